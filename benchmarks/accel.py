@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
 from sklearn.cluster import KMeans
+from sklearn.utils import get_tags
 from threadpoolctl import threadpool_limits
 
 import xpulab
@@ -43,14 +44,17 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"DBSCAN": {"eps": 3.0}, "PCA": {"n_compo
 
 
 def data_of(estimator: Any, n: int) -> tuple[Any, ...]:
-    """Rows in overlapping groups, of whole numbers for encoders, and for classifiers and regressions a target."""
+    """Rows in overlapping groups: whole numbers for encoders and counts; classifiers and regressions get a target."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 8, size=n)
     X = rng.normal(size=(n, COLUMNS)) + rng.normal(scale=2, size=(8, COLUMNS))[groups]
+    if get_tags(estimator).input_tags.positive_only:
+        X = np.abs(X).round()
     if is_classifier(estimator):
         return X, groups % 3
     if hasattr(estimator, "categories"):
-        return (X.round().clip(-3, 3),)
+        X = X.round().clip(-3, 3)
+        return (X, groups.astype(float)) if get_tags(estimator).target_tags.required else (X,)
     return (X, X[:, 0] - X[:, 1] + rng.normal(size=n)) if is_regressor(estimator) else (X,)
 
 

@@ -1,5 +1,7 @@
 """Measures the explorer from the use of a control to the PNG, and the same with scikit-learn and NumPy.
 
+Of the row at the pointer and of a lasso it measures the time to the answer; they need no other picture.
+
 python benchmarks/explore.py -n 2 --rows 1e6 1e7
 """
 
@@ -49,12 +51,25 @@ def controls(explorer: Explorer) -> dict[str, Callable[[], None]]:
     }
 
 
+def questions(explorer: Explorer) -> dict[str, Callable[[], object]]:
+    """What is asked about the rows of a picture, by name, without another picture; each call asks at another place."""
+    low, high = np.array(explorer.picture().low), np.array(explorer.picture().high)
+    places: Iterator[np.ndarray] = cycle(low + (high - low) * np.random.default_rng(1).uniform(0.2, 0.8, (16, 2)))
+    angles = np.linspace(0, 2 * np.pi, 100, endpoint=False)  # as many corners as a lasso drawn by hand
+    circle = np.column_stack([np.cos(angles), np.sin(angles)]) * (high - low) / 5
+    return {
+        "the row at the pointer": lambda: explorer.row_at(*next(places)),
+        "rows inside of a lasso": lambda: explorer.select(circle + next(places)),
+    }
+
+
 def seconds_of(explorer: Explorer, change: Callable[[], None]) -> dict[str, float]:
     """Seconds from a change to its picture: the total, and each part."""
     started = time.perf_counter()
     change()
     answered = time.perf_counter()
-    pixels = colour(explorer.picture().counts)
+    picture = explorer.picture()
+    pixels = colour(picture.counts, picture.hues)
     coloured = time.perf_counter()
     encode(pixels)
     ended = time.perf_counter()
@@ -96,17 +111,25 @@ def measure(explorer: Explorer, X: np.ndarray, repeats: int) -> None:
     changes = controls(explorer)
     for change in changes.values():  # compile the kernels
         seconds_of(explorer, change)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in changes}
+    asked = questions(explorer)
+    for ask in asked.values():
+        ask()
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*changes, *asked)}
     plain = []
     for turn in range(repeats):
         for name, change in changes.items():
             found[name].append(seconds_of(explorer, change))
+        for name, ask in asked.items():
+            started = time.perf_counter()
+            ask()
+            found[name].append({"all": time.perf_counter() - started})
         if turn % 8 == 0:
             plain.append(by_scikit_learn(X, explorer))
     rows: list[list[Any]] = []
     for name, seconds in found.items():
         every = [1e3 * each["all"] for each in seconds]
-        parts = [f"{1e3 * np.median([each[part] for each in seconds]):.1f}" for part in PARTS]
+        known = PARTS if name in changes else ()
+        parts = [f"{1e3 * np.median([each[part] for each in seconds]):.1f}" if part in known else "–" for part in PARTS]
         rows.append([name, f"{np.median(every):.0f}", f"{np.quantile(every, 0.95):.0f}", *parts])
     print(table_text((f"{len(X):,} x 2, ms", "median", "95 %", *PARTS), rows, "l" + "r" * (2 + len(PARTS)), indent=""))
     ratio = np.median(plain) / np.median([each["all"] for each in found["another k"]])

@@ -18,7 +18,7 @@ import numpy as np
 import xpulab
 from xpulab.console.cells import run_cell
 from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Ranks
+from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.report.rendering import format_seconds, format_size, table_text
 
 MEASURE = """
@@ -56,7 +56,7 @@ def plain(n: int, setup: str) -> Any:
         "import os; mine = sorted(os.sched_getaffinity(0)); os.sched_setaffinity(0, mine[comm.rank::comm.size] or mine)"
     )
     source = f"{PLAIN}\n{cores}\n{setup}\n{MEASURE}\nif comm.rank == 0:\n    print(json.dumps(times))"
-    start = intel.command([Ranks(HERE, n)])
+    start = intel.command([RanksOfHost(HERE, n)])
     command = [*start.words, "-n", str(n), sys.executable, "-c", source]
     environment = {**os.environ, **start.environment, "I_MPI_SHM_CMA": "-1"}  # Intel MPI's own choice
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -72,13 +72,13 @@ def measure_transfer(cluster: xpulab.XPUCluster, X: np.ndarray, repeats: int) ->
         seconds["new"].append(new)
         seconds["warm"].append(warm)
         for readable, kinds in ((True, ("first", "later")), (False, ("copied", "copied later"))):
-            cluster._readable = True
+            cluster.rows.readable = True
             scattered(cluster, X[: len(X) // 4])  # of another size: the engines and this process free what they kept
-            cluster.blocks.clear()
-            cluster._readable = readable
+            cluster.rows.blocks.clear()
+            cluster.rows.readable = readable
             for kind in kinds:
                 seconds[kind].append(scattered(cluster, X))
-    cluster._readable = None
+    cluster.rows.readable = None
     return seconds
 
 
@@ -95,7 +95,7 @@ def measure_memory(cluster: xpulab.XPUCluster, X: np.ndarray) -> dict[str, list[
     """Growth of the engines, by rank, and of this process, for each call."""
     from xpulab.cluster import KMeans
 
-    pids = [*(fact["pid"] for fact in cluster.facts), os.getpid()]
+    pids = [*(fact.pid for fact in cluster.facts), os.getpid()]
     km = KMeans(127, init=X[:127], n_init=1, max_iter=12, tol=0)
     plusplus = KMeans(127, random_state=0, max_iter=1)
     calls: dict[str, Callable[[], Any]] = {
@@ -110,7 +110,7 @@ def measure_memory(cluster: xpulab.XPUCluster, X: np.ndarray) -> dict[str, list[
     for name, call in calls.items():
         km.labels_ = plusplus.labels_ = None
         scattered(cluster, X[: len(X) // 4])  # of another size: the engines free what they kept
-        cluster.blocks.clear()
+        cluster.rows.blocks.clear()
         with peaks(pids) as grown:
             call()
         found[name] = grown

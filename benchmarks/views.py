@@ -2,8 +2,9 @@
 
 python benchmarks/views.py --seconds 6 --repeats 5
 
-A client receives the kernel's messages. "watched" is with the view of the cluster and the view of the fit, and
-"unwatched" without any view.
+A client receives the kernel's messages. "watched" is with the view of the cluster and the view of the fit, "boarded"
+with the open board in addition, and "unwatched" without any view. The last rows are the cost of a board while nothing
+runs, and of what a rank notes of each iteration whether or not a board is open.
 """
 
 from __future__ import annotations
@@ -40,16 +41,44 @@ def fit(iterations):
 fit(5)
 pace = fit(25)[0] / 25
 iterations = max(20, int({seconds} / pace))
-seen = {{"watched": [], "unwatched": []}}
+kinds = ("watched", "boarded", "unwatched")
+seen = {{kind: [] for kind in kinds}}
+
+
+def show(kind):
+    if kind != "unwatched":
+        widgets.install(get_ipython())
+        display(cluster)
+    if kind == "boarded":
+        display(xpulab.board(cluster))
+        widgets._boards[cluster].ask("views", 1)  # as a page that shows it
+
+
 for turn in range({repeats}):
-    for kind in ("watched", "unwatched") if turn % 2 else ("unwatched", "watched"):
-        if kind == "watched":
-            widgets.install(get_ipython())
-            display(cluster)
+    for kind in kinds if turn % 2 else kinds[::-1]:
+        show(kind)
         seen[kind].append(fit(iterations))
         widgets.uninstall()
+show("boarded")
+fit(iterations)
+started, used = time.perf_counter(), time.process_time()
+time.sleep({seconds})
+idle = (time.process_time() - used) / (time.perf_counter() - started)
+widgets.uninstall()
+
+
+def noting(task, n=100_000):
+    import time
+
+    started = time.perf_counter()
+    for iteration in range(n):
+        task.task.note_iteration(1, iteration)
+    return (time.perf_counter() - started) / n
+
+
+noted = min(cluster.run(noting))
 cluster.stop()
-print(json.dumps(dict(seen, iterations=iterations)))
+print(json.dumps(dict(seen, iterations=iterations, idle=idle, noted=noted)))
 """
 
 
@@ -78,7 +107,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     answer = json.loads(printed.splitlines()[-1])
-    watched = sum(seconds for seconds, _ in answer["watched"])
+    watched = sum(seconds for kind in ("watched", "boarded") for seconds, _ in answer[kind])
     return {**answer, "messages": len(sizes) / watched, "bytes": sum(sizes) / watched}
 
 
@@ -91,8 +120,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="pairs of fits")
     arguments = parser.parse_args()
     found = measured(arguments)
-    (watched, busy), (unwatched, idle) = (np.array(found[kind]).T for kind in ("watched", "unwatched"))
+    (watched, busy), (boarded, both), (unwatched, idle) = (
+        np.array(found[kind]).T for kind in ("watched", "boarded", "unwatched")
+    )
     ratios, share = watched / unwatched, busy / watched - idle / unwatched
+    of_boards, share_of_boards = boarded / watched, both / boarded - busy / watched
     rows = [
         ("a fit without views", f"{np.median(unwatched):.2f} s", f"{unwatched.min():.2f} s"),
         ("the same with views", f"{np.median(watched):.2f} s", f"{watched.min():.2f} s"),
@@ -102,6 +134,15 @@ def main() -> None:
             f"{100 * np.median(share):.1f} %",
             f"{100 * share.min():.1f} %",
         ),
+        ("the same with a board", f"{np.median(boarded):.2f} s", f"{boarded.min():.2f} s"),
+        ("ratio to the fit with views", f"{np.median(of_boards):.3f}", f"{boarded.min() / watched.min():.3f}"),
+        (
+            "the kernel's CPU time for the board, of one core",
+            f"{100 * np.median(share_of_boards):.1f} %",
+            f"{100 * share_of_boards.min():.1f} %",
+        ),
+        ("the same while nothing runs", f"{100 * found['idle']:.1f} %", ""),
+        ("noting an iteration on a rank", f"{1e6 * found['noted']:.1f} µs", ""),
         ("messages a second", f"{found['messages']:.1f}", ""),
         ("bytes a second", f"{found['bytes']:,.0f}", ""),
     ]

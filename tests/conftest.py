@@ -6,19 +6,29 @@ import contextlib
 import functools
 import importlib.util
 import os
+import runpy
 import signal
-import socket
+import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from displayed_reports import leave_reports_out
 from exercises import with_solutions
 from hypothesis import settings
 from leftovers import not_of_others, processes_marked, shared_memory
+from suites import end_suites
+from threadpoolctl import threadpool_limits
 
 import xpulab
+from xpulab.data import Outgoing
+from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.sources import ProcessRows, Source
 
 # A shell starts background processes with SIGINT ignored, and Python then never raises KeyboardInterrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,6 +40,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
 
+leave_reports_out()
+
 # No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
@@ -39,25 +51,69 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
 
 
-@pytest.hookimpl(trylast=True)  # after pytest-rerunfailures has connected this worker to the first process
-def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest-rerunfailures send its messages at once; TCP keeps the second one of a test back for 40 ms."""
-    if connection := getattr(getattr(config, "failures_db", None), "sock", None):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+_HOSTS = Path(__file__).parent / "hosts"
 
 
 @pytest.hookimpl(trylast=True)  # after options such as `-k` have removed tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the solutions of a notebook's exercises to its cells, and skip notebooks without what they need."""
-    items[:] = with_solutions(items)
+    """Leave combinations out, add the solutions of a notebook's exercises, and skip what lacks its needs."""
+    left_out = set() if os.environ.get("XPULAB_ALL_COMBINATIONS") else _left_out(items)
+    if left_out:
+        items[0].config.hook.pytest_deselected(items=left_out)
+    items[:] = with_solutions([item for item in items if item not in left_out])
     reasons = {}
     if not os.environ.get("XPULAB_NOTEBOOK_HOSTS"):
         reasons["09_"] = "tests/hosts/test_notebook_of_hosts.py runs notebook 09, on hosts that it makes"
     if any(importlib.util.find_spec(name) is None for name in ("torch", "skorch")):
         reasons["10_"] = "PyTorch and skorch are not installed"
+    if not os.environ.get("XPULAB_HOSTS"):
+        reasons[str(_HOSTS)] = "XPULAB_HOSTS is not set, with which the tests make hosts and a Slurm on this machine"
     for item in items:
-        if reason := reasons.get(item.path.name[:3]):
+        if reason := reasons.get(item.path.name[:3]) or reasons.get(str(item.path.parent)):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the combinations of parameters that do not run.
+
+    Each combination of a test's other parameters runs on one of its clusters, in turn, if there are as many of them as
+    clusters. In general, with the mark `fraction`, the combinations run for which the numbers of the parameters add up
+    to a multiple of n. If each parameter has n values or more, each combination of all parameters but one runs with a
+    value of the one that is left, such as one of the clusters.
+    """
+    of_tests: dict[str, list[tuple[pytest.Item, dict[str, int]]]] = defaultdict(list)
+    known: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for item in items:
+        if (call := getattr(item, "callspec", None)) is None:
+            continue
+        parameters, test = dict(call.params), item.nodeid.partition("[")[0]
+        for each in item.iter_markers("parametrize"):
+            names = each.args[0].split(",") if isinstance(each.args[0], str) else each.args[0]
+            for name in names[1:]:  # which change together with the first
+                del parameters[name.strip()]
+        numbers = {}
+        for name, value in parameters.items():
+            values = known[test, name]
+            if id(value) not in values:
+                values.append(id(value))
+            numbers[name] = values.index(id(value))
+        of_tests[test].append((item, numbers))
+    found = set()
+    for test, combinations in of_tests.items():
+        mark = combinations[0][0].get_closest_marker("fraction")
+        n = mark.args[0] if mark else len(known[test, "cluster"])
+        if mark or (n and len(combinations) >= n * n):
+            found |= {item for item, numbers in combinations if sum(numbers.values()) % n}
+    return found
+
+
+def pytest_collection_finish() -> None:
+    """Give each of several workers one thread for OpenMP and BLAS, whose libraries the tests have loaded.
+
+    Two threads would wait for each other at full speed beside the engines, which took a ninth of all processor time.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        threadpool_limits(1)
 
 
 def _failing_at_interrupts() -> Generator[None, Any, Any]:
@@ -107,29 +163,50 @@ def nothing_left_behind() -> Iterator[None]:
     """Check that the run, or this worker, leaves no process. `--rerun-except` names the error's text."""
     running = set(processes_marked())
     yield
+    end_suites()
     if left := _left_behind(
         lambda: [f"process {pid}: {line[:200]}" for pid, line in processes_marked().items() if pid not in running]
     ):
         pytest.fail(left)
 
 
-_memory_left = ""
+@pytest.fixture(autouse=True)
+def ctrl_c_is_left_as_it_was() -> Iterator[None]:
+    """Check that no test, and no call in it, leaves another handler of SIGINT: Ctrl-C of later tests would be lost."""
+    yield
+    if (handler := signal.getsignal(signal.SIGINT)) is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pytest.fail(f"SIGINT has another handler after the test: {handler}")
+
+
+_MOST_RERUNS = 8  # of about ten thousand tests: more is a fault that shows by chance, not the machine's load
+_faults: list[str] = []  # of the whole run
 
 
 @pytest.hookimpl(trylast=True)  # after all workers have ended
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Check that the run leaves no shared memory. A worker cannot tell its own from that of the others."""
-    global _memory_left
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        _memory_left = _left_behind(lambda: sorted(not_of_others(shared_memory() - _memory)))
-        if _memory_left:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    """Check that the run leaves no shared memory, and that few tests ran twice.
+
+    A worker cannot tell its own memory from that of the others.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if left := _left_behind(lambda: sorted(not_of_others(shared_memory() - _memory))):
+        _faults.append(left)
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and (twice := len(terminal.stats.get("rerun", ()))) > _MOST_RERUNS:
+        _faults.append(f"{twice} tests have failed and then passed or failed again; expected at most {_MOST_RERUNS}")
+    if _faults:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what the run has left."""
-    if _memory_left:
-        terminalreporter.write_line(f"ERROR {_memory_left}", red=True)
+    """Say why tests ran twice, and what is wrong with the run."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first run of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+    for fault in _faults:
+        terminalreporter.write_line(f"ERROR {fault}", red=True)
 
 
 #: Numbers of engines of the clusters, and the names of tests with them. (`pair` has two other engines.)
@@ -163,8 +240,6 @@ def cluster(request: pytest.FixtureRequest, clusters: Callable[[int], xpulab.XPU
 
 def _imitate(task: Any, as_gpu: bool, as_long: bool) -> None:
     """On an engine: fill fresh memory with garbage; treat the device as a GPU, and every message as a long one."""
-    import numpy as np
-
     from xpulab.engine import comm
 
     if as_long:
@@ -195,6 +270,20 @@ def on_pair(pair: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return pair.activate()
 
 
+@pytest.fixture(scope="session")
+def _often_lost() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(2, silence=5.0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def losable(_often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    """A running cluster of 2 engines of which a test may lose some, as the active cluster."""
+    if not _often_lost.running:
+        _often_lost.restart()
+    return _often_lost.activate()
+
+
 @contextlib.contextmanager
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
     shared = n > len(os.sched_getaffinity(0))
@@ -214,15 +303,109 @@ def current(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A shell with the extension, without clusters of other tests, because unloading stops all clusters."""
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that sets environment variables until the test ends, or removes those that are None."""
+
+    def change(**variables: str | None) -> None:
+        for name, value in variables.items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return change
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which this process works until the test ends."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function that runs a file of benchmarks/ as a program, on a running cluster, and returns what it prints."""
+    benchmarks = Path(__file__).parents[1] / "benchmarks"
+
+    def run(script: str, *options: str, cluster: xpulab.XPUCluster | None = None) -> str:
+        def running(n: int, **_: Any) -> Any:
+            assert cluster is not None
+            assert n == cluster.size
+            return contextlib.nullcontext(cluster.activate())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [Path(script).name, *options])
+            patch.syspath_prepend(str((benchmarks / script).parent))
+            if cluster is not None:
+                patch.setattr(xpulab, "XPUCluster", running)
+            runpy.run_path(str(benchmarks / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of bytes that this process writes into shared memory, or lets the engines read in its own memory.
+
+    What a task is told without rows does not count, which is in shared memory if it is long.
+    """
+    counted: list[int] = []
+    write, send = SharedBlock.write, Outgoing.send_rows
+
+    class Told(SharedBlock):
+        """Memory of what a task is told."""
+
+    def writing(block: SharedBlock, data: np.ndarray, offset: int) -> None:
+        counted.append(data.nbytes)
+        write(block, data, offset)
+
+    def sending(outgoing: Outgoing, rows: np.ndarray, *rest: Any) -> Source:
+        source = send(outgoing, rows, *rest)
+        if isinstance(source, ProcessRows):
+            counted.append(rows.nbytes)
+        return source
+
+    Told.write = write  # type: ignore[method-assign]
+    monkeypatch.setattr("xpulab.deploy.tasks.ways.SharedBlock", Told)
+    monkeypatch.setattr(SharedBlock, "write", writing)
+    monkeypatch.setattr(Outgoing, "send_rows", sending)
+    return counted
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of bytes of the results that come to this process; rows of a handle never do."""
+    counted: list[int] = []
+    receive = Outgoing.receive
+
+    def receiving(outgoing: Outgoing, shape: Any, dtype: Any, on_disk: bool = False) -> Any:
+        counted.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return receive(outgoing, shape, dtype, on_disk)
+
+    monkeypatch.setattr(Outgoing, "receive", receiving)
+    return counted
+
+
+@pytest.fixture
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the library not know the clusters of other tests, which go on."""
+    from xpulab.deploy import cluster as registry
+
+    monkeypatch.setattr(registry.clusters, "running", [])
+    monkeypatch.setattr(registry.clusters, "latest", [])
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, no_cluster: None, empty_folder: Path) -> Iterator[Any]:
+    """A shell with the extension in a folder of its own, of which no reports are kept.
+
+    It has no clusters of other tests, because unloading stops all clusters.
+    """
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from xpulab.deploy import cluster as registry
-
-    monkeypatch.setattr(registry, "_clusters", [])
-    monkeypatch.setattr(registry, "_latest", [])
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -35,9 +36,9 @@ def test_results_that_disagree_end_with_1(
 
 
 def test_status_where_no_cluster_runs_says_what_to_type(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, environment: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("xpulab.deploy.processes.record.find", list)
+    environment(XPULAB_RUNTIME_DIR=str(tmp_path))
     assert cli.main(["status"]) == 0
     assert "%xpu_cluster start" in capsys.readouterr().out
 
@@ -80,24 +81,23 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
 def test_wrong_words_end_with_2_before_anything_starts(
     words: tuple[str, ...],
     says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    empty_folder: Path,
+    environment: Callable[..., None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xpulab.deploy.cluster.Processes", None)
+    environment(XPULAB_RUNTIME_DIR="/proc")  # where no cluster can start
     assert cli.main(words) == 2
     said = capsys.readouterr()
     assert says in said.err
     assert not said.out
-    assert not list(tmp_path.iterdir())
+    assert not list(empty_folder.iterdir())
 
 
 def test_without_pillow_the_demo_says_what_to_type(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.setattr("xpulab.deploy.cluster.Processes", None)
+    environment(XPULAB_RUNTIME_DIR="/proc")  # where no cluster can start
     assert cli.main(["demo"]) == 2
     assert "pip install pillow" in capsys.readouterr().err
 

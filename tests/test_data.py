@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xpulab.data import Outgoing, bounds_of, looked_at_later
+from xpulab.data import Outgoing, looked_at_later
 from xpulab.sharing.memory import BlockPool, SharedBlock
+from xpulab.sharing.sources import SharedRows, bounds_of
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -57,9 +58,10 @@ def test_each_rank_gets_a_block_with_its_rows(order: Any, counts: list[int] | No
     for _ in range(2):  # the second time in the same memory
         with Outgoing(pool) as outgoing:
             source = outgoing.send_rows(X, bounds)
-            for path, first, last in zip(source["parts"], bounds, bounds[1:], strict=False):
+            assert isinstance(source, SharedRows)
+            for path, first, last in zip(source.paths, bounds, bounds[1:], strict=False):
                 with SharedBlock.open(path) as block:
-                    rows = block.array((last - first, 7), source["dtype"])
+                    rows = block.array((last - first, 7), source.dtype)
                     np.testing.assert_array_equal(rows, X[first:last])
             del rows
         assert X.nbytes - 300 < pool.nbytes < X.nbytes + 100  # small blocks are not kept

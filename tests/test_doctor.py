@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,11 +40,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces the probe by one that answers at once. Tests of the real probe run it in a separate process."""
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("cpu_only"))
-    for name in oneapi.INTERFERING:
-        monkeypatch.delenv(name, raising=False)
+def probed(monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None]) -> Callable[[Probe], None]:
+    """A function that sets what the probe finds. Tests of the real probe run it in a separate process."""
+    answer = machine("cpu_only")
+
+    def finds(other: Probe) -> None:
+        nonlocal answer
+        answer = other
+
+    monkeypatch.setattr(module, "probe", lambda timeout: answer)
+    environment(**dict.fromkeys(oneapi.INTERFERING))
+    return finds
 
 
 def found(report: DoctorReport, name: str) -> Check:
@@ -136,9 +143,9 @@ def test_driver_that_hangs_is_a_finding_in_time(tmp_path: Path) -> None:
     assert text.splitlines()[-1] == "not ready: drivers"
 
 
-def test_runtime_that_does_not_load_is_a_finding_with_what_to_type(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_that_does_not_load_is_a_finding_with_what_to_type(root: Path, probed: Callable[[Probe], None]) -> None:
     error = "OneAPIError: libsycl.so.7 did not load: too short; type: pip install dpcpp-cpp-rt"
-    monkeypatch.setattr(module, "probe", lambda timeout: replace(machine("no_device"), libraries="", errors=(error,)))
+    probed(replace(machine("no_device"), libraries="", errors=(error,)))
     report = doctor(root)
     assert found(report, "oneAPI") == Check(
         "oneAPI", "fail", "OneAPIError: libsycl.so.7 did not load: too short", "pip install dpcpp-cpp-rt"
@@ -146,45 +153,45 @@ def test_runtime_that_does_not_load_is_a_finding_with_what_to_type(root: Path, m
     assert not report.ready
 
 
-def test_no_device_at_all_says_which_package_holds_the_cpu_device(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("no_device"))
+def test_no_device_at_all_says_which_package_holds_the_cpu_device(root: Path, probed: Callable[[Probe], None]) -> None:
+    probed(machine("no_device"))
     check = found(doctor(root), "devices")
     assert check.status == "fail"
     assert f' "intel-opencl-rt{oneapi.STACK.pins["intel-opencl-rt"]}"' in check.cure
 
 
-def test_one_lost_device_among_several_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_lost_device_among_several_is_a_warning(root: Path, probed: Callable[[Probe], None]) -> None:
     lost = "level_zero:0: RuntimeError: ZE_RESULT_ERROR_DEVICE_LOST"
-    monkeypatch.setattr(module, "probe", lambda timeout: replace(machine("cpu_only"), errors=(lost,)))
+    probed(replace(machine("cpu_only"), errors=(lost,)))
     report = doctor(root)
     assert [check.status for check in report.checks if check.found == lost] == ["warn"]
     assert report.ready
 
 
 def test_devices_are_told_with_driver_memory_float64_and_sub_devices(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, probed: Callable[[Probe], None]
 ) -> None:
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("two_tile_gpus_composite"))
+    probed(machine("two_tile_gpus_composite"))
     assert found(doctor(root), "device level_zero:1").found == (
         "GPU Intel(R) Data Center GPU Max 1550, driver 1.3.30049, 1024 units, 128 GiB, float64, 2 sub-devices"
     )
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("laptop"))
+    probed(machine("laptop"))
     assert "no float64" in found(doctor(root), "device level_zero:0").found
 
 
 # GPUs on the PCI bus.
 
 
-def test_gpu_that_its_driver_offers_is_ok(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_that_its_driver_offers_is_ok(root: Path, probed: Callable[[Probe], None]) -> None:
     add_gpu(root, "0000:03:00.0", "0x8086", ARC, "renderD128")
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
+    probed(machine("arc_beside_igpu"))
     assert found(doctor(root), "GPU 0000:03:00.0").status == "ok"
 
 
-def test_gpu_without_a_driver_is_found_beside_one_of_another_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_without_a_driver_is_found_beside_one_of_another_model(root: Path, probed: Callable[[Probe], None]) -> None:
     add_gpu(root, "0000:00:02.0", "0x8086", "0x4680", "renderD128")
     add_gpu(root, "0000:04:00.0", "0x8086", "0xe20b")
-    monkeypatch.setattr(module, "probe", lambda timeout: machine("arc_beside_igpu"))
+    probed(machine("arc_beside_igpu"))
     report = doctor(root)
     assert found(report, "GPU 0000:00:02.0").status == "ok"
     assert found(report, "GPU 0000:04:00.0").status == "warn"
@@ -340,8 +347,8 @@ def test_the_languages_for_users_kernels_are_named_for_both_stacks(
 
 
 @pytest.mark.parametrize("name", sorted(oneapi.INTERFERING))
-def test_variable_that_interferes_is_a_warning(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "1")
+def test_variable_that_interferes_is_a_warning(name: str, root: Path, environment: Callable[..., None]) -> None:
+    environment(**{name: "1"})
     check = found(doctor(root), "variables")
     assert (check.status, check.cure) == ("warn", f"unset {name}")
     assert check.found.startswith(f"{name}=1 is set: ")
@@ -378,9 +385,9 @@ def test_small_shared_memory_is_a_warning(root: Path, monkeypatch: pytest.Monkey
     assert "--shm-size" in check.cure
 
 
-def test_no_folder_for_the_files_of_a_cluster_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_for_the_files_of_a_cluster_is_not_ready(root: Path, environment: Callable[..., None]) -> None:
     assert found(doctor(root), "files").status == "ok"
-    monkeypatch.setattr("xpulab.deploy.processes.record._folders", lambda: ["/proc"])
+    environment(XPULAB_RUNTIME_DIR="/proc")
     check = found(doctor(root), "files")
     assert check.status == "fail"
     assert check.found.startswith("no folder has room for the connection files and logs of a cluster (/proc: ")

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ ROOT = Path(xpulab.__file__).parent
 PYPROJECT = ROOT.parent / "pyproject.toml"
 #: These modules import PyTorch, which need not be installed.
 WITH_TORCH = [] if importlib.util.find_spec("skorch") else ["torch._net", "torch._returned"]
+#: What is too long today, and how long it may be. A file or function that has become short enough must go from here.
+TOO_LONG: dict[str, int] = {}
 NOTEBOOK_SIDE_NEVER = ("dpctl", "dpnp", "numba_dpex", "numba", "mpi4py")
 
 
@@ -72,6 +75,48 @@ def test_each_private_name_is_where_it_is_looked_for(name: str) -> None:
     if name == "_align_api_if_sparse" and not hasattr(sklearn.utils, name):
         pytest.skip("this scikit-learn makes sparse matrices only")
     assert getattr(_sklearn, name) is not None
+
+
+def lines_of_functions(path: Path) -> dict[str, int]:
+    """Return the number of lines of each function's body, without its docstring; functions in it are parts of it."""
+    lines: dict[str, int] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[ast.get_docstring(node) is not None :]
+            n = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            lines[node.name] = max(lines.get(node.name, 0), n)
+    return lines
+
+
+def test_functions_modules_and_folders_are_short() -> None:
+    """A function fits on a screen; a kernel may take two, because a compiler sees more in one loop than in several."""
+    files = [path.relative_to(ROOT) for _, path in modules()]
+    sizes = {str(file): (len((ROOT / file).read_text().splitlines()), 500) for file in files}
+    sizes |= {f"{folder}/": (count, 20) for folder, count in Counter(file.parent for file in files).items()}
+    for file in files:
+        limit = 100 if file.parts[0] == "kernels" else 60
+        sizes |= {f"{file}::{name}": (n, limit) for name, n in lines_of_functions(ROOT / file).items()}
+    assert {name: n for name, (n, limit) in sizes.items() if n > TOO_LONG.get(name, limit)} == {}
+    assert {name for name in TOO_LONG if name not in sizes or sizes[name][0] <= sizes[name][1]} == set()
+
+
+def test_parameters_and_dictionaries_have_types() -> None:
+    sources = [path.read_text() for path in ROOT.rglob("*.py")]
+    functions = [
+        node
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    named = [
+        parameter
+        for each in (function.args for function in functions)
+        for parameter in (*each.posonlyargs, *each.args, *each.kwonlyargs, each.vararg, each.kwarg)
+        if parameter is not None and parameter.arg not in ("self", "cls")
+    ]
+    untyped = [each for each in named if isinstance(each.annotation, ast.Name) and each.annotation.id == "Any"]
+    assert len(untyped) < 0.07 * len(named)
+    assert sum(source.count("dict[str, Any]") for source in sources) < 240
 
 
 def test_the_notebook_side_imports_no_device_code() -> None:

@@ -24,7 +24,7 @@ from xpulab.report import progress
 
 SUBCOMMANDS = [
     "start", "plan", "attach", "detach", "stop", "restart", "status", "devices", "logs", "resume", "last", "display",
-    "doctor", "hosts", "accel",
+    "doctor", "hosts", "accel", "names", "board",
 ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_plan_starts_nothing_and_shows_the_place_of_each_engine(shell: Any) -> N
     assert isinstance(plan, Plan)
     assert len(plan.ranks) == 2
     assert "2 engines" in str(plan)
-    assert not registry._clusters
+    assert not registry.clusters.running
 
 
 def test_devices_and_doctor_return_what_they_found(shell: Any) -> None:
@@ -85,6 +85,13 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
         ("strat", UsageError, "did you mean start"),
         ("nonsense", UsageError, "'nonsense' is not one of start, plan, hosts, attach, detach, stop"),
         ("start --devcies gpu", UsageError, "did you mean --devices"),
+        ("start --enginse 4", UsageError, r"unknown argument: --enginse 4; did you mean -n\?"),
+        ("start --gpus=1", UsageError, r"did you mean --devices\?"),
+        ("start --queue long", UsageError, r"did you mean --partition\?"),
+        ("start --backgroud", UsageError, r"did you mean --detach\?"),
+        ("kill", UsageError, r"did you mean stop\?"),
+        ("list", UsageError, r"did you mean status\?"),
+        ("reprot", UsageError, r"did you mean last\?"),
         ("start -n 0", UsageError, "received '0', expected an integer of at least 1"),
         ("start -n -1", UsageError, "received '-1', expected an integer of at least 1"),
         ("start -n two", UsageError, "received 'two', expected an integer of at least 1"),
@@ -104,7 +111,7 @@ def test_comments_and_variables_in_a_line(shell: Any) -> None:
 def test_wrong_words_are_answered_with_right_ones(shell: Any, line: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         magic(shell, line)
-    assert not registry._clusters
+    assert not registry.clusters.running
 
 
 def test_an_error_is_its_message_and_no_traceback(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +140,7 @@ def test_the_display_of_calls_is_a_setting_of_all_clusters(shell: Any, monkeypat
     assert (magic(shell, "display"), magic(shell, "start").display) == ("none", "none")
     assert magic(shell, "start --display compact").display == "compact"
     running = xpulab.XPUCluster()
-    monkeypatch.setattr(registry, "_clusters", [running])
+    registry.clusters.running.append(running)
     assert magic(shell, "display") == "full"
     magic(shell, "display compact")
     assert (running.display, magic(shell, "display")) == ("compact", "compact")
@@ -177,7 +184,7 @@ def completions(shell: Any, line: str) -> set[str]:
             {"-h", "--help", "-n", "--devices", "--strict", "--timeout", "--recover", "--no-recover", "--silence"}
             | {"--no-strict", "--env", "--detach", "--name", "--display", "--mpi", "--mpi-args", "--ports"}
             | {"--nodes", "--time", "--partition", "--job-args"}
-            | {"--hosts", "--hostfile", "--ssh-config", "--launcher"},
+            | {"--hosts", "--hostfile", "--ssh-config", "--launcher", "--memory"},
         ),
         ("%xpu_cluster start -n 2 --st", {"--strict"}),
         ("%xpu_cluster start --devices ", {"gpu", "cpu"}),
@@ -202,11 +209,9 @@ def test_defaults_are_configurable(shell: Any) -> None:
     assert len(magic(shell, "plan -n 1").ranks) == 1
 
 
-def test_stop_names_the_stopped_and_the_active_cluster(
-    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_names_the_stopped_and_the_active_cluster(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = xpulab.XPUCluster(name="lab"), xpulab.XPUCluster(name="other")
-    monkeypatch.setattr(registry, "_clusters", [first, second])
+    registry.clusters.running += [first, second]
     assert magic(shell, "stop").state == "stopped"
     assert capsys.readouterr().out == (
         "the cluster other (0 engines) was stopped; the active cluster is now lab (0 engines)\n"
@@ -242,25 +247,25 @@ def test_a_cluster_from_start_to_stop(shell: Any, capsys: pytest.CaptureFixture[
     logs = magic(shell, "logs --lines 3")
     assert "ipengine" in logs
     assert shell.display_formatter.format(logs)[0]["text/plain"] == logs
-    first = cluster.facts[0]["pid"]
+    first = cluster.facts[0].pid
     assert magic(shell, "restart") is cluster
-    assert cluster.facts[0]["pid"] != first
+    assert cluster.facts[0].pid != first
     assert magic(shell, "stop").state == "stopped"
-    assert not registry._clusters
+    assert not registry.clusters.running
     assert magic(shell, "last") is shell.user_ns["km"].report_
 
 
 @pytest.mark.cluster
 def test_a_lost_cluster_is_reported_and_started_again(shell: Any) -> None:
     lost = magic(shell, "start -n 1")
-    os.kill(lost.facts[0]["pid"], signal.SIGKILL)
+    os.kill(lost.facts[0].pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while magic(shell, "status").state == "running" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert "lost, 1 engine" in str(magic(shell, "status"))
     cluster = magic(shell, "start -n 1")
     assert cluster.status().state == "running"
-    assert (lost.running, registry._clusters) == (False, [cluster])
+    assert (lost.running, registry.clusters.running) == (False, [cluster])
     with pytest.raises(
         ClusterError, match="1 engine is already running on all devices; to start one with --devices cpu"
     ):
@@ -303,11 +308,15 @@ def test_accel_computes_and_leaves_a_line_in_the_log_of_its_cell(
 
 @pytest.mark.cluster
 def test_unloading_leaves_nothing_behind(shell: Any) -> None:
+    def reports_are_shown() -> bool:
+        with progress.open(progress.TaskReport("quick")) as handle:
+            return handle.told
+
     def state() -> tuple[Any, ...]:
         return (
             "xpu_cluster" in shell.magics_manager.magics["line"],
             len(shell.input_transformers_cleanup),
-            len(progress._factories),
+            reports_are_shown(),
             len(shell.Completer.custom_matchers),
             sum(type(item).__name__ == "XPUMagics" for item in shell.configurables),
             sorted(t.name for t in threading.enumerate() if t.name.startswith("xpulab")),

@@ -2,7 +2,7 @@
 
 In a notebook::
 
-    %load_ext xpulab
+    import xpulab
     %xpu_cluster start -n 4
     from xpulab.cluster import KMeans
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from xpulab import missing
@@ -18,26 +19,33 @@ from xpulab._version import __version__
 from xpulab.libraries import device_packages
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from xpulab import cluster, exceptions
     from xpulab.acceleration import accel
     from xpulab.data import ShardedArray
-    from xpulab.deploy.cluster import XPUCluster, current_cluster
+    from xpulab.deploy.cluster import XPUCluster
+    from xpulab.deploy.current import current_cluster
     from xpulab.estimator.config import config_context
     from xpulab.estimator.interrupted import interrupted
     from xpulab.estimator.plain import to_sklearn
     from xpulab.explorer.view import explore
+    from xpulab.scanning import scan
+    from xpulab.widgets.board import board
 
 __all__ = [
     "ShardedArray",
     "XPUCluster",
     "__version__",
     "accel",
+    "board",
     "cluster",
     "config_context",
     "current_cluster",
     "exceptions",
     "explore",
     "interrupted",
+    "scan",
     "to_sklearn",
 ]
 
@@ -47,15 +55,19 @@ _HOMES = {
     "ShardedArray": "xpulab.data",
     "XPUCluster": "xpulab.deploy.cluster",
     "accel": "xpulab.acceleration",
+    "board": "xpulab.widgets.board",
     "config_context": "xpulab.estimator.config",
-    "current_cluster": "xpulab.deploy.cluster",
+    "current_cluster": "xpulab.deploy.current",
     "explore": "xpulab.explorer.view",
     "interrupted": "xpulab.estimator.interrupted",
+    "scan": "xpulab.scanning",
     "to_sklearn": "xpulab.estimator.plain",
 }
 _MODULES = (
-    *("basic_statistics", "cluster", "covariance", "decomposition", "ensemble", "exceptions", "impute"),
-    *("linear_model", "metrics", "mixture", "model_selection", "neighbors", "preprocessing", "spmd", "torch"),
+    *("basic_statistics", "cluster", "covariance", "decomposition", "ensemble", "exceptions"),
+    *("feature_extraction", "impute"),
+    *("linear_model", "metrics", "mixture", "model_selection", "naive_bayes", "neighbors", "preprocessing"),
+    *("spmd", "torch"),
 )
 
 
@@ -81,15 +93,27 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_MODULES})
 
 
-def load_ipython_extension(ipython: Any) -> None:
+def load_ipython_extension(ipython: InteractiveShell) -> None:
     """Register the magics and the live views: IPython calls this for ``%load_ext xpulab``."""
     from xpulab import magics
 
     magics.load(ipython)
 
 
-def unload_ipython_extension(ipython: Any) -> None:
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
     """Stop the clusters of this process, and remove the magics and views: IPython calls this for ``%unload_ext``."""
     from xpulab import magics
 
     magics.unload(ipython)
+
+
+def _register_in_ipython() -> None:
+    """Have ``%xpu_cluster`` work from now on, if this process is IPython; otherwise nothing of IPython is imported."""
+    shell = sys.modules["IPython"].get_ipython() if hasattr(sys.modules.get("IPython"), "get_ipython") else None
+    if shell is not None:
+        from xpulab.console import first_use
+
+        first_use.install(shell)
+
+
+_register_in_ipython()

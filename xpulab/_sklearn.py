@@ -7,8 +7,16 @@ few of them.
 
 from __future__ import annotations
 
+import copy
 import importlib
-from typing import Any
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+    from sklearn.preprocessing import KBinsDiscretizer
 
 _HOMES = {
     "BaseSearchCV": "sklearn.model_selection._search",
@@ -18,10 +26,15 @@ _HOMES = {
     "NewtonCholeskySolver": "sklearn.linear_model._glm._newton_solver",
     "StrOptions": "sklearn.utils._param_validation",
     "Tree": "sklearn.tree._tree",
+    "PREDICTOR_RECORD_DTYPE": "sklearn.ensemble._hist_gradient_boosting.common",
+    "TreePredictor": "sklearn.ensemble._hist_gradient_boosting.predictor",
+    "_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning",
     "_BisectingTree": "sklearn.cluster._bisect_k_means",
     "_IdentityRegressor": "sklearn.linear_model._ridge",
     "_align_api_if_sparse": "sklearn.utils",
+    "_check_monotonic_cst": "sklearn.utils.validation",
     "_check_optimize_result": "sklearn.utils.optimize",
+    "_check_partial_fit_first_call": "sklearn.utils.multiclass",
     "_fit_context": "sklearn.base",
     "_get_output_config": "sklearn.utils._set_output",
     "_handle_zeros_in_scale": "sklearn.preprocessing._data",
@@ -34,9 +47,11 @@ _HOMES = {
     "_openmp_effective_n_threads": "sklearn.utils._openmp_helpers",
     "_raise_for_params": "sklearn.utils._metadata_requests",
     "_routing_enabled": "sklearn.utils.metadata_routing",
+    "_safe_indexing": "sklearn.utils",
     "_to_object_array": "sklearn.utils.validation",
     "_validate_shuffle_split": "sklearn.model_selection._split",
     "callback_management_context": "sklearn.callback._callback_support",  # since scikit-learn 1.9
+    "validate_parameter_constraints": "sklearn.utils._param_validation",
     "validate_params": "sklearn.utils._param_validation",
 }
 #: Modules whose names are used as they are.
@@ -49,3 +64,54 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def balances_by_weight() -> bool:
+    """Return whether ``class_weight="balanced"`` counts the weights of rows, as since 1.7, and not rows."""
+    return (
+        "sample_weight" in inspect.signature(importlib.import_module("sklearn.utils").compute_class_weight).parameters
+    )
+
+
+def class_weights(
+    class_weight: Mapping[object, float] | str | None, classes: np.ndarray, totals: np.ndarray
+) -> np.ndarray:
+    """Return the weight of each class; `totals` are sums over the rows of each, as `balances_by_weight` says."""
+    compute = importlib.import_module("sklearn.utils").compute_class_weight
+    if balances_by_weight():
+        return compute(class_weight, classes=classes, y=classes, sample_weight=totals)
+    balanced = isinstance(class_weight, str) and class_weight == "balanced"
+    return totals.sum() / (len(totals) * totals) if balanced else compute(class_weight, classes=classes, y=classes)
+
+
+def dtype_of_naive_bayes(dtype: DTypeLike) -> DTypeLike:
+    """Return the dtype of the fitted attributes of `GaussianNB` for rows of a dtype: up to 1.7, it is float64."""
+    return dtype if hasattr(importlib.import_module("sklearn.naive_bayes"), "_find_matching_floating_dtype") else float
+
+
+def rows_of_bins(
+    estimator: KBinsDiscretizer, n_samples: int, weights: np.ndarray | None
+) -> tuple[np.ndarray | None, bool]:
+    """Return the rows that `KBinsDiscretizer` draws, in ascending order, and whether their weights still count.
+
+    None stands for all rows. Since 1.7, rows are drawn by weight, and may be drawn repeatedly.
+    """
+    resample, numpy = importlib.import_module("sklearn.utils").resample, importlib.import_module("numpy")
+    if estimator.subsample is None or n_samples <= estimator.subsample:
+        return None, True
+    by_weight = "sample_weight" in inspect.signature(resample).parameters
+    how = {"sample_weight": weights} if by_weight else {"replace": False}
+    rows, n = numpy.arange(n_samples), estimator.subsample
+    return numpy.sort(resample(rows, n_samples=n, random_state=estimator.random_state, **how)), not by_weight
+
+
+def metric_of_scorer(scorer: Any) -> str:
+    """Return the name of the metric of a scorer that scikit-learn's `get_scorer` has made."""
+    return str(scorer._score_func.__name__)
+
+
+def scorer_with_metric(scorer: Any, metric: Any) -> Any:
+    """Return a copy of a scorer with another function in the place of its metric."""
+    made = copy.copy(scorer)
+    made._score_func = metric
+    return made

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from xpulab.calls import called
-
-__all__ = [
-    "left_of",
-    "made",
-    "of_interrupt",
-    "to_attach",
-    "to_repeat",
-    "to_resume",
-    "to_start",
-    "to_stop_call",
-]
+__all__ = ["to_attach", "to_repeat", "to_resume", "to_start", "to_stop_call"]
 
 
 def _has_magics() -> bool | None:
@@ -52,31 +41,3 @@ def to_resume() -> str:
 def to_repeat() -> str:
     """Return what to do to repeat a call that left nothing behind."""
     return "call it again" if _has_magics() is None else "run the cell again"
-
-
-def left_of(method: str) -> str:
-    """Return what is left of an interrupted method of an estimator, for `of_interrupt`."""
-    if method == "partial_fit":
-        return "; its rows do not count"
-    return "; nothing was fitted" if "fit" in method else ""
-
-
-def of_interrupt(call: str, left: str = "") -> str:
-    """Return the sentence about a call that Ctrl-C has ended.
-
-    The sentence names the public call that the user has made, if this call is a part of it.
-
-    Parameters
-    ----------
-    call : str
-        Name of the call, such as ``"scatter"``.
-    left : str
-        Where it was, and what is left of it: ``"; nothing was fitted"``.
-    """
-    return f"{made(call)} was interrupted{left}: {to_repeat()}"
-
-
-def made(call: str) -> str:
-    """Return the name of the public call that the user has made, of which `call` is a part."""
-    outermost = (called() or [call])[-1]
-    return call if call.startswith(f"{outermost}(") else outermost

@@ -11,13 +11,17 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from xpulab.exceptions import HandleError
 
+if TYPE_CHECKING:
+    from joblib.numpy_pickle import NumpyPickler
+    from sklearn.base import BaseEstimator
+
 __all__ = ["Origin", "register"]
 
-_handles: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by digest
+_handles: weakref.WeakValueDictionary[str, Cached] = weakref.WeakValueDictionary()  # by digest
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,24 @@ class Origin:
         Digest of the rows that the method got.
     """
 
-    estimator: Any
+    estimator: BaseEstimator
     method: str
     digest: str
 
     @classmethod
-    def of(cls, estimator: Any, method: str, X: Any) -> Origin:
+    def of(cls, estimator: BaseEstimator, method: str, X: Cached) -> Origin:
         """Return the origin of what a method of an estimator has computed from the handle X."""
         return cls(copy.copy(estimator), "transform" if method.startswith("fit") else method, X.digest)
 
 
-def register(handle: Any, digest: str) -> None:
+class Cached(Protocol):
+    """What the cache uses of a handle."""
+
+    digest: str
+    origin: Origin | None
+
+
+def register(handle: Cached, digest: str) -> None:
     """Give a handle its digest, by which it can be found, and let joblib know what to do with such handles."""
     handle.digest = digest
     _handles[digest] = handle
@@ -58,7 +69,7 @@ def _tell_joblib(kind: type) -> None:
     if kind in Hasher.dispatch:
         return
 
-    def write(pickler: Any, handle: Any) -> None:
+    def write(pickler: NumpyPickler, handle: Cached) -> None:
         origin = handle.origin
         if origin is None:
             handle.__reduce_ex__(pickler.proto)

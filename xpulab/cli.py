@@ -9,7 +9,6 @@ import warnings
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import xpulab
 from xpulab.console.commands import Help, Parser, add_options, ended_call, given
@@ -76,8 +75,14 @@ def _parser() -> Parser:
     run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
-    parser.command(
+    status = parser.command(
         commands, "status", _status, "list your clusters on this host, also those that other processes started"
+    )
+    status.add_argument(
+        "--all",
+        dest="of_all",
+        action="store_true",
+        help="list all clusters that you may see (for root those of all users), with what they compute",
     )
     stop = parser.command(commands, "stop", _stop, "end every process of a cluster, for all attached notebooks")
     stop.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
@@ -103,7 +108,7 @@ def _script(text: str) -> str:
     return text
 
 
-def _demo(arguments: Any) -> int:
+def _demo(arguments: argparse.Namespace) -> int:
     from xpulab import widgets
     from xpulab.demo import photograph, quantise
 
@@ -123,19 +128,19 @@ def _demo(arguments: Any) -> int:
     return 0 if found.agrees else 1
 
 
-def _plan(arguments: Any) -> int:
+def _plan(arguments: argparse.Namespace) -> int:
     print(xpulab.XPUCluster(**given(arguments)).plan(show=arguments.show))
     return 0
 
 
-def _run(arguments: Any) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     from xpulab.deploy import script
 
     where = given(arguments)
     if arguments.hosts is None and arguments.hostfile is None:
         where["launcher"] = arguments.launcher or "local"  # a script in a job may be meant for one node
     cluster = xpulab.XPUCluster(**where, display="none", recover=False)
-    if not cluster.local:
+    if not cluster.planning.local:
         return _run_on_hosts(arguments, cluster)
     plan = cluster.plan()
     extra, among = split(arguments.mpi_args), ports(arguments.ports)
@@ -149,7 +154,7 @@ def _run(arguments: Any) -> int:
         return script.run(plan, command, files)
 
 
-def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
+def _run_on_hosts(arguments: argparse.Namespace, cluster: xpulab.XPUCluster) -> int:
     from xpulab.deploy import script
     from xpulab.deploy.script_on_engines import run_on_engines
 
@@ -157,25 +162,31 @@ def _run_on_hosts(arguments: Any, cluster: xpulab.XPUCluster) -> int:
         print(cluster.plan(show=True), "\nthe engines run the script, and are ended", sep="\n")
         return 0
 
-    def on_rank(task: Any, *about: Any) -> None:  # cloudpickle sends it whole: engines do not import this module
+    # cloudpickle sends it whole: engines do not import this module
+    def on_rank(task: object, script: str, source: bytes, arguments: list[str]) -> None:
         from xpulab.spmd.__main__ import on_engine
 
-        on_engine(*about)
+        on_engine(script, source, arguments)
 
     with cluster, script.Files(arguments.output, arguments.timestamps) as files:
         return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments, files)
 
 
-def _devices(arguments: Any) -> int:
+def _devices(arguments: argparse.Namespace) -> int:
     from xpulab.deploy.devices import devices
 
     print(devices())
     return 0
 
 
-def _status(arguments: Any) -> int:
+def _status(arguments: argparse.Namespace) -> int:
     from xpulab.deploy.processes.record import find
 
+    if arguments.of_all:
+        from xpulab.deploy.all_clusters import all_clusters
+
+        print(all_clusters())
+        return 0
     print(
         "\n".join(map(str, find()))
         or "you have no running cluster on this host; to start one, type in a notebook: %xpu_cluster start"
@@ -183,7 +194,7 @@ def _status(arguments: Any) -> int:
     return 0
 
 
-def _stop(arguments: Any) -> int:
+def _stop(arguments: argparse.Namespace) -> int:
     from xpulab.deploy.processes.processes import Processes
     from xpulab.deploy.processes.record import choose
 
@@ -201,7 +212,7 @@ def _stop(arguments: Any) -> int:
     return 0
 
 
-def _doctor(arguments: Any) -> int:
+def _doctor(arguments: argparse.Namespace) -> int:
     from xpulab.doctor import doctor
 
     report = doctor()
@@ -209,7 +220,7 @@ def _doctor(arguments: Any) -> int:
     return 0 if report.ready else 1
 
 
-def _show_warning(message: Any, category: type[Warning], *where: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: object) -> None:
     """Print a warning of xpulab in one line, without the file and line of code that raised it."""
     prefix = "warning" if issubclass(category, XpulabWarning) else category.__name__
     erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # the terminal line may show progress

@@ -1,99 +1,42 @@
-"""Cuts rows into one block per rank, sends them to the engines, and has the handle for rows that stay there."""
+"""Sends rows to the engines, and has the handle for rows that stay there."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import mmap
-import operator
 import os
-import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from xpulab.caching import Origin, register
-from xpulab.deploy.watch.signals import interruptible
+from xpulab.calls import public_methods
 from xpulab.exceptions import HandleError
+from xpulab.like_arrays import ChoosesRows, Elementwise
+from xpulab.names import Listed
 from xpulab.report.rendering import format_size
-from xpulab.sharing.memory import BlockPool, SharedBlock, file_state, keep_reachable, reachable
+from xpulab.scanning import Scan
+from xpulab.sharing.memory import BlockPool, SharedBlock, keep_reachable
 from xpulab.sharing.process_memory import ProcessMemory
+from xpulab.sharing.sources import (
+    Description,
+    Handle,
+    HandleRows,
+    ProcessRows,
+    SharedArray,
+    SharedRows,
+    Source,
+    Target,
+)
 
-__all__ = [
-    "Outgoing",
-    "ShardedArray",
-    "bounds_by_stored",
-    "bounds_of",
-    "looked_at_later",
-    "mapped",
-    "place_named",
-    "result_of_engines",
-]
+__all__ = ["Outgoing", "ShardedArray", "looked_at_later"]
 
 _CHUNK = 8 << 20  # bytes that a thread copies at a time; an array that is smaller is copied by one thread
 _PIECE = 1 << 20  # bytes that are checked for NaN and then copied while they are in the processor's cache
 _THREADS = 4  # more threads do not fill new pages faster
-
-
-def bounds_of(n_samples: int, size: int, counts: list[int] | None = None) -> list[int]:
-    """Cut rows into one contiguous block per rank.
-
-    Parameters
-    ----------
-    n_samples, size : int
-        Number of rows, and of ranks.
-    counts : list of int, optional
-        Rows of each rank; as even as possible by default.
-
-    Returns
-    -------
-    list of int of length size + 1
-        Rank r has the rows from the r-th of these numbers up to, not including, the next one.
-
-    Raises
-    ------
-    ValueError
-        If `counts` is not `size` whole numbers of at least 0 that add up to `n_samples`.
-    """
-    if counts is None:
-        return [n_samples * rank // size for rank in range(size + 1)]
-    try:
-        rows = [operator.index(count) for count in counts]
-    except TypeError:  # counts is not a list, or has other things than whole numbers
-        rows = []
-    if len(rows) != size or min(rows) < 0 or sum(rows) != n_samples:
-        raise ValueError(
-            f"counts={counts!r} cannot cut {n_samples} rows for {size} engines: expected {size} whole numbers of at "
-            f"least 0 that add up to {n_samples}"
-        )
-    return list(itertools.accumulate(rows, initial=0))
-
-
-def bounds_by_stored(indptr: np.ndarray[Any, Any], size: int) -> list[int]:
-    """Cut the rows of a CSR matrix into one contiguous block per rank, with similar numbers of stored values.
-
-    Parameters
-    ----------
-    indptr : numpy.ndarray of int of shape (n_samples + 1,)
-        Row pointers of the CSR matrix.
-    size : int
-        Number of ranks.
-
-    Returns
-    -------
-    list of int of length size + 1
-        Rank r has the rows from the r-th of these numbers up to, not including, the next one.
-    """
-    n = len(indptr) - 1
-    # A row takes some time even without stored values: as much as about four of them.
-    work = indptr.astype(np.int64) + 4 * np.arange(n + 1)
-    inner = np.searchsorted(work, work[-1] * np.arange(1, size) / size)
-    return [0, *(int(bound) for bound in np.minimum(inner, n)), n]
 
 
 class Outgoing:
@@ -121,11 +64,14 @@ class Outgoing:
         self._read: list[np.ndarray[Any, Any]] = []  # arrays that the engines read, which must live as long
         self._doubts: list[Callable[[], None]] = []
         self._undone: list[Callable[[], object]] = []
+        self._owner: list[SharedBlock] | None = None
 
     def __enter__(self) -> Outgoing:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._owner is not None and kind is None:
+            self._owner += self.keep()
         for block in self.keep():
             self._pool.give(block) if self._pool and kind is None else block.close()
         for block in self._results:
@@ -152,6 +98,10 @@ class Outgoing:
         """
         self._undone.append(undo)
 
+    def give_to(self, owner: list[SharedBlock]) -> None:
+        """Append the blocks that were sent to a list if this context ends without an error; they live as the list."""
+        self._owner = owner
+
     def keep(self) -> list[SharedBlock]:
         """Return the blocks that were sent. The caller has to release them."""
         sent, self._sent = self._sent, []
@@ -162,19 +112,19 @@ class Outgoing:
         for block in self.keep():
             block.close()
 
-    def send(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """Copy an array, and return the description that tells the engines where the copy is."""
+    def send(self, array: np.ndarray[Any, Any]) -> SharedArray:
+        """Copy an array, and return where the copy is."""
         (block,) = self._copies(array, [0, len(array)])
-        return _place_in(block, array.shape, array.dtype)
+        return SharedArray(block.path, array.shape, array.dtype)
 
     def send_rows(
-        self, rows: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
-    ) -> dict[str, Any]:
+        self, rows: np.ndarray[Any, Any] | Scan, bounds: list[int], doubt: Callable[[], None] | None = None
+    ) -> ProcessRows | SharedRows:
         """Let each rank read its part of the rows, or copy each part into a block that the rank may use as its memory.
 
         Parameters
         ----------
-        rows : numpy.ndarray of shape (n_samples, n_features)
+        rows : numpy.ndarray or Scan of shape (n_samples, n_features)
         bounds : list of int
             Rank r gets the rows from the r-th of these numbers up to, not including, the next one.
         doubt : callable, optional
@@ -183,37 +133,61 @@ class Outgoing:
 
         Returns
         -------
-        dict
-            The description that tells the engines where the rows are.
+        ProcessRows or SharedRows
+            Where the rows are.
         """
+        if isinstance(rows, Scan):
+            of_scan = rows.block_rows(bounds)
+            with of_scan.rows.reading(of_scan.first, of_scan.first + len(rows), of_scan.columns) as fill:
+
+                def piece(first: int, last: int) -> np.ndarray[Any, Any]:
+                    fill(first, made := np.empty((last - first, of_scan.n_features), of_scan.dtype))
+                    return made
+
+                sequential = of_scan.rows.sequential
+                paths = [block.path for block in self._written(of_scan.row_bytes, bounds, piece, doubt, sequential)]
+            return SharedRows(of_scan.shape, of_scan.dtype, bounds, paths)
         doubt = doubt if looked_at_later(rows) else None
-        source = {"shape": list(rows.shape), "dtype": rows.dtype.str, "bounds": bounds}
         if rows.nbytes >= _PIECE and rows.flags.c_contiguous and rows.dtype.kind == "f" and self._readable():
             self._read.append(rows)
             self._doubts += [doubt] if doubt is not None else []
-            memory = {**asdict(ProcessMemory.own()), "address": rows.ctypes.data}
-            return {**source, "memory": memory, "finite": doubt is None}
-        return {**source, "parts": [block.path for block in self._copies(rows, bounds, doubt)]}
+            return ProcessRows(rows.shape, rows.dtype, bounds, ProcessMemory.of(rows), finite=doubt is None)
+        paths = [block.path for block in self._copies(rows, bounds, doubt)]
+        return SharedRows(rows.shape, rows.dtype, bounds, paths)
 
-    def receive(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """Allocate memory for a result.
+    def receive(
+        self, shape: tuple[int, ...], dtype: DTypeLike, on_disk: bool = False
+    ) -> tuple[Target, np.ndarray[Any, Any]]:
+        """Allocate memory for a result, or a file without a name that is mapped into memory.
 
         Returns
         -------
-        description : dict
-            Tells the engines where to write the result.
+        target : Target
+            Where the engines write the result.
         array : numpy.ndarray
             The array that will contain the result.
         """
-        block = SharedBlock.create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        create = SharedBlock.create_on_disk if on_disk else SharedBlock.create
+        block = create(int(np.prod(shape)) * np.dtype(dtype).itemsize)
         self._results.append(block)
-        return {**_place_in(block, shape, dtype), "result": True}, block.array(shape, dtype)
+        return Target(block.path, shape, np.dtype(dtype)), block.array(shape, dtype)
 
     def _copies(
         self, array: np.ndarray[Any, Any], bounds: list[int], doubt: Callable[[], None] | None = None
     ) -> list[SharedBlock]:
         """Copy each part of the array into a block of its own, with several threads."""
         row_bytes = array[:1].nbytes or array.itemsize
+        return self._written(row_bytes, bounds, lambda first, last: np.ascontiguousarray(array[first:last]), doubt)
+
+    def _written(
+        self,
+        row_bytes: int,
+        bounds: list[int],
+        piece_of: Callable[[int, int], np.ndarray[Any, Any]],
+        doubt: Callable[[], None] | None,
+        sequential: bool = False,
+    ) -> list[SharedBlock]:
+        """Write each part of rows into a block of its own, with several threads; `piece_of` makes some rows."""
         parts = list(itertools.pairwise(bounds))
         blocks = []
         for first, last in parts:
@@ -223,7 +197,7 @@ class Outgoing:
 
         def copy(part: int, start: int) -> bool:
             first, last = parts[part]
-            rows, finite = np.ascontiguousarray(array[start : min(start + step, last)]), True
+            rows, finite = piece_of(start, min(start + step, last)), True
             for at in range(0, len(rows), few):
                 piece = rows[at : at + few]
                 if doubt is not None:
@@ -233,7 +207,7 @@ class Outgoing:
             return finite
 
         jobs = [(part, start) for part, (first, last) in enumerate(parts) for start in range(first, last, step)]
-        if len(jobs) <= len(parts):
+        if len(jobs) <= len(parts) or sequential:
             finite = [copy(*job) for job in jobs]
         else:
             jobs.sort(key=lambda job: job[1] - parts[job[0]][0])
@@ -244,207 +218,46 @@ class Outgoing:
         return blocks
 
 
-def looked_at_later(X: Any) -> bool:
+def looked_at_later(X: object) -> bool:
     """Return whether `Outgoing.send_rows` checks X for NaN and infinity during the copy.
 
     It does for large arrays of float32 or float64, because scikit-learn's check takes one thread and a separate pass
     over the memory. All other input goes through scikit-learn's check, which raises its own errors.
     """
-    rows = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype in (np.float32, np.float64)
-    return rows and X.nbytes >= 2 * _CHUNK
-
-
-@contextlib.contextmanager
-def place_named(X: Any) -> Iterator[None]:
-    """Add to scikit-learn's error about X where the first NaN or infinity is, or which columns hold no numbers."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        if re.search("contains (NaN|infinity)", str(error)):
-            where = _first_not_finite(X)
-        else:
-            where = _columns_without_numbers(X)
-        if where is None:
-            raise
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{error}\n{where}") from None
-
-
-def _columns_without_numbers(X: Any) -> str | None:
-    """Return a sentence about the columns of a data frame that hold no numbers; None if there are none."""
-    if not hasattr(X, "columns") or getattr(X, "ndim", 2) != 2:
-        return None
-    names = []
-    for name in X.columns:
-        column = np.asarray(X[name])
-        try:
-            if column.dtype.kind not in "mM":  # NumPy converts columns of times only if there are no others
-                column.astype(np.float64)
-                continue
-        except (TypeError, ValueError):
-            pass
-        begins = f" (which begins with {column[0]!r})" if len(column) else ""
-        names.append(f"{name!r}{begins}")
-    if not names:
-        return None
-    which = f"column{'s' * (len(names) > 1)} {', '.join(names)}"
-    return (
-        f"No numbers: {which}. Leave out such columns, or encode them first, for example with "
-        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer."
-    )
-
-
-def _first_not_finite(X: Any) -> str | None:
-    """Return a sentence about the place of the first NaN or infinity in X; None if X has neither, or no numbers."""
-    place = _place_not_finite(X)
-    if place is None:
-        return None
-    row, column = place
-    label = f" (index {X.index[row]!r})" if hasattr(X, "iloc") else ""  # pandas has labels of rows, others have none
-    if column is None:
-        where = f"row {row}{label}"
-    else:
-        named = getattr(X, "columns", None)
-        where = f"row {row}{label}, column {column if named is None else named[column]!r}"
-    return f"The first such value is in {where}."
-
-
-def _place_not_finite(X: Any) -> tuple[int, int | None] | None:
-    """Return row and column of the first NaN or infinity, row by row; None if X has neither, or no numbers."""
-    try:
-        stored = X.tocsr() if hasattr(X, "tocsr") else None
-        values = np.asarray(X if stored is None else stored.data)
-        values = values if values.dtype.kind == "f" else values.astype(np.float64)
-    except (TypeError, ValueError):
-        return None
-    by_row = values.reshape(len(values), -1)
-    found = np.flatnonzero(~np.isfinite(by_row).all(axis=1))
-    if not len(found):
-        return None
-    first = int(found[0])
-    if stored is not None:
-        return int(np.searchsorted(stored.indptr, first, side="right") - 1), int(stored.indices[first])
-    column = int(np.flatnonzero(~np.isfinite(by_row[first]))[0])
-    return first, column if values.ndim == 2 else None
+    return isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype in (np.float32, np.float64) and X.nbytes >= 2 * _CHUNK
 
 
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_THREADS, len(os.sched_getaffinity(0))), "xpulab-copy")
 
 
-def mapped(X: Any) -> dict[str, Any] | None:
-    """Return the description of a memory-mapped array with which the engines read the file themselves.
-
-    Parameters
-    ----------
-    X : array-like
-
-    Returns
-    -------
-    dict or None
-        None if X is not a file mapped as float32 or float64 in C or Fortran order.
-
-    Raises
-    ------
-    ValueError
-        If the file was removed or replaced since it was mapped, so that the engines would read other rows.
-    """
-    if not isinstance(X, np.memmap) or X.ndim != 2 or X.dtype not in (np.float32, np.float64) or not X.size:
-        return None
-    if X.filename is None or X.mode == "c" or not X.flags.forc:  # "c": the file lacks changes of the array
-        return None
-    whole = X
-    while isinstance(whole.base, np.memmap):
-        whole = whole.base
-    address = X.__array_interface__["data"][0]
-    offset = whole.offset + address - whole.__array_interface__["data"][0]
-    path = os.path.abspath(X.filename)
-    return {
-        "file": path,
-        "state": _state_of_mapped(path, address),
-        "shape": list(X.shape),
-        "dtype": X.dtype.str,
-        "offset": offset,
-        "order": "C" if X.flags.c_contiguous else "F",
-    }
-
-
-def result_of_engines(X: Any) -> dict[str, Any] | None:
-    """Return the description of rows that the engines returned in shared memory, with which they can read them.
-
-    Parameters
-    ----------
-    X : array-like
-
-    Returns
-    -------
-    dict or None
-        None if X is not such a result, or a part of one, of float32 or float64 in C order.
-    """
-    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype not in (np.float32, np.float64):
-        return None
-    found = reachable(X) if X.size and X.flags.c_contiguous else None
-    if found is None:
-        return None
-    path, offset = found
-    return {"block": path, "shape": list(X.shape), "dtype": X.dtype.str, "offset": offset}
-
-
-def _state_of_mapped(path: str, address: int) -> list[int]:
-    """Return the state of the file at a path.
-
-    Raises
-    ------
-    ValueError
-        If another file is mapped at the address of this process.
-    """
-    try:
-        file = open(path, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        raise ValueError(f"{path} was removed since X was mapped; pass a copy: numpy.array(X)") from None
-    with file:
-        state = file_state(file.fileno())
-        # An empty file cannot be mapped; the engines raise an error for it. /proc/self/maps may show another device
-        # number than stat, so the file is mapped once more, and the two entries of maps are compared.
-        same = not os.fstat(file.fileno()).st_size or _mapping_at(address) == _mapping_of(file.fileno())
-    if not same:
-        raise ValueError(f"{path} was replaced since X was mapped; map it again, or pass a copy: numpy.array(X)")
-    return state
-
-
-def _mapping_of(descriptor: int) -> str:
-    with mmap.mmap(descriptor, 1, access=mmap.ACCESS_READ) as mapping:
-        return _mapping_at(int(np.frombuffer(mapping, np.uint8).ctypes.data))
-
-
-def _mapping_at(address: int) -> str:
-    """Return device and inode of the file that is mapped at an address, as /proc/self/maps shows them."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            addresses, _, _, device, inode, *_ = line.split()
-            first, _, last = addresses.partition("-")
-            if int(first, 16) <= address < int(last, 16):
-                return f"{device} {inode}"
-    raise ValueError(f"nothing is mapped at {address:#x}")
-
-
 class Holder(Protocol):
     """The cluster that holds the rows of a `ShardedArray`."""
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
 
     def outgoing(self) -> Outgoing:
         """Return a context in which arrays are sent to the engines."""
 
-    def call(self, name: str, payload: dict[str, Any]) -> Any:
+    def call(self, name: str, payload: dict[str, object]) -> Any:
         """Run a task on all engines."""
+
+    def made_handle(
+        self, shape: tuple[int, ...], dtype: DTypeLike, bounds: list[int], columns: Any = None, *, nan: bool = False
+    ) -> ShardedArray:
+        """Return a handle for rows that a task is going to compute on the engines."""
 
     def require_handle(self, array: ShardedArray) -> None:
         """Raise `HandleError` if the array's rows are not on the engines."""
 
-    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
+    def release_with(self, owner: object, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
         """Free the rows that the engines keep under the name `handle` when this process deletes `owner`."""
 
 
-class ShardedArray:
+@public_methods()
+class ShardedArray(Elementwise, ChoosesRows, Listed):
     """A handle for rows that stay on the engines of a cluster, one contiguous block per rank.
 
     `XPUCluster.scatter` and `XPUCluster.load_npy` return handles. Estimators accept a handle in place of an array, and
@@ -475,7 +288,14 @@ class ShardedArray:
         How an estimator has computed the rows, for joblib's cache; None for rows that were sent.
     """
 
+    _internal = frozenset({
+        "about", "again", "bounds", "cast", "check_weights", "code", "described", "digest", "discard", "handle", "id",
+        "is_on", "labels", "origin", "require_finite", "require_numbers", "source", "stays",
+    })  # fmt: skip
+
     stays = True
+    #: Whether new engines can get the rows after a loss: the files or this process have them.
+    again = False
     digest: str
     #: Frees the rows at once, before Python deletes the handle.
     discard: Callable[[], object] = staticmethod(lambda: None)
@@ -486,7 +306,7 @@ class ShardedArray:
         shape: tuple[int, ...],
         dtype: DTypeLike,
         bounds: list[int],
-        columns: Any = None,
+        columns: Sequence[object] | None = None,
         *,
         name: str | None = None,
         nan: bool = False,
@@ -502,12 +322,16 @@ class ShardedArray:
         self.origin: Origin | None = None
         register(self, self.id)
 
-    def about(self) -> dict[str, Any]:
-        """Return JSON-serialisable values with which another process can use the rows."""
-        columns = None if self.columns is None else list(self.columns)
-        shape, dtype = list(self.shape), self.dtype.str
-        about = {"name": self.name, "shape": shape, "dtype": dtype, "bounds": self.bounds, "columns": columns}
-        return {**about, "nan": self.nan}
+    @property
+    def described(self) -> Any:
+        """What is known of the columns: their names, or None."""
+        return self.columns
+
+    @property
+    def handle(self) -> Handle:
+        """Tells the ranks to keep rows under this handle."""
+        columns = None if self.described is None else list(self.described)
+        return Handle(self.id, Description(self.name, self.shape, self.dtype, self.bounds, columns, self.nan))
 
     def require_finite(self, name: str = "X") -> None:
         """Raise ValueError if there may be NaN among the rows."""
@@ -535,7 +359,7 @@ class ShardedArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         """Refuse the conversion to a NumPy array. Without this method NumPy would make an array of one object.
 
         Raises
@@ -548,7 +372,7 @@ class ShardedArray:
             "X.gather(), or use estimators of xpulab, xpulab.metrics and xpulab.model_selection.train_test_split"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse copies and pickles. A copy would have the same rows, which are freed with the first of the two.
 
         Raises
@@ -566,12 +390,8 @@ class ShardedArray:
         """Return this handle: the clone of an estimator that has it as a parameter uses the same rows."""
         return self
 
-    def __getitem__(self, key: Any) -> NoReturn:
-        """Raise the error of `__array__`, because this process has no rows to select, as scikit-learn's searches do."""
-        self.__array__()
-
-    def source(self, cluster: Holder) -> dict[str, Any]:
-        """Return the description that tells the engines of `cluster` to use these rows.
+    def source(self, cluster: Holder) -> Source:
+        """Return what tells the engines of `cluster` to use these rows.
 
         Raises
         ------
@@ -584,20 +404,63 @@ class ShardedArray:
                 "cluster in use, or pass the array itself"
             )
         cluster.require_handle(self)
-        return {"handle": self.id, "bounds": self.bounds}
+        return HandleRows(self.shape, self.dtype, self.bounds, self.id)
 
     def is_on(self, cluster: Holder) -> bool:
         """Return whether the engines of `cluster` have these rows."""
         try:
-            return bool(self.source(cluster))
+            self.source(cluster)
         except HandleError:
             return False
+        return True
+
+    def require_numbers(self, what: str = "X") -> None:
+        """Raise ValueError if a column has other things than numbers."""
+        return
+
+    def labels(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Return the labels for which distinct numbers of a column stand: these numbers."""
+        return found
+
+    def code(self, labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the numbers that stand for labels in a column: those of numbers.
+
+        Raises
+        ------
+        ValueError
+            If labels are strings.
+        """
+        if labels.dtype.kind not in "biuf":
+            raise ValueError(
+                f"y is a handle, which contains numbers; expected an array of labels such as {labels[0]!r}"
+            )
+        return labels.astype(np.float64)
+
+    def __array_function__(self, function: Any, types: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Put the columns of handles side by side on the engines, for `numpy.hstack`, as ColumnTransformer calls it."""
+        if function is np.hstack and all(isinstance(each, ShardedArray) for each in args[0]):
+            return self._joined(args[0])
+        return function._implementation(*args, **kwargs)
+
+    def _joined(self, parts: Sequence[ShardedArray]) -> ShardedArray:
+        for part in parts:
+            part.require_numbers()
+            if part.bounds != self.bounds:
+                raise ValueError(f"handles with rows on the engines as {self.counts} and {part.counts} were given")
+        shape = self.shape[0], sum(part.shape[1] if part.ndim == 2 else 1 for part in parts)
+        return self._made_of(parts, shape, np.result_type(*(part.dtype for part in parts)), None)
+
+    def _made_of(self, parts: Sequence[ShardedArray], shape: tuple[int, ...], dtype: Any, columns: Any) -> ShardedArray:
+        made = self.cluster.made_handle(shape, dtype, self.bounds, columns, nan=any(part.nan for part in parts))
+        sources = [part.source(self.cluster) for part in parts]
+        self.cluster.call("columns.join", {"sources": sources, "kept": made.handle})
+        return made
 
     def cast(self, dtype: DTypeLike) -> ShardedArray:
-        """Return these targets for rows of another dtype, unchanged: rows on the engines keep their dtype."""
-        return self
+        """Return these targets in another dtype, to which the engines copy them."""
+        return self if self.dtype == dtype else self._made_of([self], self.shape, dtype, self.described)
 
-    def check_weights(self, X: Any, only_non_negative: bool) -> None:
+    def check_weights(self, dtype: DTypeLike, only_non_negative: bool) -> None:
         """Refuse these rows as sample weights, which are expected in this process.
 
         Raises
@@ -607,7 +470,6 @@ class ShardedArray:
         """
         self.__array__()
 
-    @interruptible("gather")
     def gather(self) -> np.ndarray[Any, Any]:
         """Copy the rows into this process.
 
@@ -623,7 +485,7 @@ class ShardedArray:
         source = self.source(self.cluster)
         with self.cluster.outgoing() as outgoing:
             target, rows = outgoing.receive(self.shape, self.dtype)
-            self.cluster.call("gather", {"handle": source, "target": target})
+            self.cluster.call("gather", {"source": source, "target": target})
         return rows
 
     def __repr__(self) -> str:
@@ -631,8 +493,3 @@ class ShardedArray:
             f"ShardedArray(shape={self.shape}, dtype={self.dtype}, {format_size(self.nbytes)}, "
             f"rows by rank: {', '.join(map(str, self.counts))})"
         )
-
-
-def _place_in(block: SharedBlock, shape: tuple[int, ...], dtype: DTypeLike) -> dict[str, Any]:
-    """Return the description that tells the engines that an array is at the start of this block."""
-    return {"path": block.path, "shape": list(shape), "dtype": np.dtype(dtype).str, "offset": 0}

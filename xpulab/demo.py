@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from xpulab.report.rendering import (
     table_html,
     table_text,
 )
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 __all__ = ["Demo", "photograph", "quantise"]
 
@@ -170,9 +173,9 @@ def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -
     import sklearn.cluster
 
     from xpulab.cluster import KMeans
-    from xpulab.deploy.cluster import current_cluster
+    from xpulab.deploy.current import current_cluster
 
-    float64 = all(fact["device"]["float64"] for fact in current_cluster().facts)
+    float64 = all(fact.device.float64 for fact in current_cluster().facts)
     pixels = image.reshape(-1, 3).astype(np.float64 if float64 else np.float32)
     X = pixels if rows is None else pixels[np.linspace(0, len(pixels), rows, endpoint=False).astype(np.intp)]
     start = _start(X, n_clusters)
@@ -208,7 +211,7 @@ def _start(X: np.ndarray, n_clusters: int) -> np.ndarray:
     return (start + random.uniform(-0.5, 0.5, start.shape) / 255).astype(X.dtype)
 
 
-def _timed(estimator: Any, X: np.ndarray) -> tuple[Any, float]:
+def _timed(estimator: BaseEstimator, X: np.ndarray) -> tuple[Any, float]:
     started = time.perf_counter()
     return estimator.fit(X), time.perf_counter() - started
 

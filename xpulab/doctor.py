@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Ranks
+from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes.record import new_folder
 from xpulab.exceptions import ClusterStartError
@@ -77,7 +77,7 @@ class DoctorReport(Displayed):
         notes = f" (see {', '.join(warned)})" if warned else ""
         return f"not ready: {', '.join(failed)}" if failed else f"ready: engines can be started{notes}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-serialisable values."""
         return {**asdict(self), "ready": self.ready, "verdict": self.verdict}
 
@@ -279,7 +279,7 @@ def _mpi() -> Iterator[Check]:
     except ImportError as error:
         yield _from_error("MPI", "fail", str(error))
         return
-    command = intel.command([Ranks(HERE, 1)])
+    command = intel.command([RanksOfHost(HERE, 1)])
     environment = {**os.environ, **command.environment}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:

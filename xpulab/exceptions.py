@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class XpulabError(Exception):
     """Base class of all errors of xpulab.
 
@@ -58,9 +62,9 @@ class CallInterrupted(KeyboardInterrupt):
         What the engines had computed by then; None if they had not begun the call.
     """
 
-    def __init__(self, message: str, answer: Any = None) -> None:
+    def __init__(self, message: str, answer: object = None) -> None:
         super().__init__(message)
-        self.answer = answer
+        self.answer: Any = answer
 
     def _render_traceback_(self) -> list[str]:
         mine = [each for each in traceback.walk_tb(self.__traceback__) if each[0].f_globals["__name__"] == "__main__"]
@@ -161,3 +165,13 @@ class XpulabWarning(UserWarning):
 
 class OversubscribedWarning(XpulabWarning):
     """Several engines share cores or a device."""
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """Return what of an exception another process needs to raise it again: type, module, message and traceback."""
+    return {
+        "type": type(error).__name__,
+        "module": type(error).__module__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
-from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+from IPython.core.completer import CompletionContext, context_matcher
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display
 from traitlets import Bool, Enum, Float, Int, Unicode
 
-from xpulab import acceleration, widgets
-from xpulab.console.cells import run_cell
+from xpulab import widgets
+from xpulab.acceleration import active
+from xpulab.calls import interruptible
+from xpulab.console import errors, first_use
+from xpulab.console.background import BackgroundCell
+from xpulab.console.cell_options import cell_parser, profile_parser
+from xpulab.console.cells import Cell, run_cell
 from xpulab.console.commands import (
     Help,
     Parser,
     add_options,
     ended_call,
     given,
-    identifier,
     natural,
-    numbers,
 )
-from xpulab.deploy.cluster import XPUCluster, current_cluster, find_current, latest_cluster, latest_start
+from xpulab.console.completion import Offered, TypedCell, explaining, names_in_cell, words_in_line
+from xpulab.console.every_cell import OFF, EveryCell, auto_parser
+from xpulab.deploy.all_clusters import AllClusters, all_clusters
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.current import current_cluster, find_current, latest_cluster, latest_start
 from xpulab.deploy.network.addresses import addresses
 from xpulab.deploy.network.ports import ports
 from xpulab.deploy.options import OPTIONS, PLACES, StartOptions, count
+from xpulab.deploy.processes.record import find
 from xpulab.deploy.remote.hosts import look
 from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
-from xpulab.deploy.watch.signals import interruptible
-from xpulab.exceptions import ClusterError, UsageError
+from xpulab.exceptions import ClusterError, NoClusterError, UsageError
+from xpulab.report import kept
 from xpulab.report.display import DISPLAYS
 from xpulab.report.profile import profiled
 from xpulab.report.rendering import Text, counted
+from xpulab.widgets.board import board
 
 __all__ = ["XPUMagics", "load", "unload"]
 
 _NAME = "xpu_cluster"
 _DEFAULTS = StartOptions()
 _LINE = re.compile(rf"^(?:.*=\s*%|\s*%?){_NAME}\s+(.*)$")  # also as c = %xpu_cluster …
+_AUTO = re.compile(r"^\s*%?autoxpu\s+(.*)$")
 _CELL_HELP = re.compile(r"^%%(xpu|xpu_profile)\s.*(-h|--help)\b")
 _QUESTION = re.compile(rf"^(\s*%?{_NAME}\b)(\s+\w+)?[^#]*\?\s*$")
 
@@ -65,6 +78,11 @@ class XPUMagics(Magics):
         config=True
     )
 
+    def __init__(self, shell: InteractiveShell | None) -> None:
+        super().__init__(shell)
+        self._every_cell = EveryCell()
+        self._cells = cell_parser()  # making it takes longer than a short cell
+
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
         """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
@@ -76,25 +94,52 @@ class XPUMagics(Magics):
             print(text)
             return None
 
-    @cell_magic("xpu")  # type: ignore[arg-type]
-    def xpu(self, line: str, cell: str) -> None:
-        """Run the cell on every engine."""
+    @line_magic("autoxpu")  # type: ignore[arg-type]
+    def autoxpu(self, line: str) -> None:
+        """Run every cell on the engines."""
         try:
-            arguments = _cell_parser().parse_args(_words(line))
+            what = auto_parser().parse_args(_words(line)).what
         except Help as text:
             print(text)
             return
+        assert self.shell is not None
+        if what is not None:
+            size = current_cluster().size if what == "on" else 0
+            self._every_cell.turn(self.shell, what == "on")
+            if what == "on":
+                print(f"every cell now runs on {counted(size, 'engine')}; to run cells in the notebook, type: {OFF}")
+        else:
+            print(f"on; to turn it off, type: {OFF}" if self._every_cell.on else "off")
+
+    @cell_magic("xpu")  # type: ignore[arg-type]
+    def xpu(self, line: str, cell: str) -> BackgroundCell | None:
+        """Run the cell on every engine."""
+        try:
+            arguments = self._cells.parse_args(_words(line))
+        except Help as text:
+            print(text)
+            return None
+        if self._every_cell.on and find_current() is None:
+            raise NoClusterError(f"no cluster is running; type: %{_NAME} start, or to run cells in the notebook: {OFF}")
         cluster, variables = current_cluster(), self.shell.user_ns if self.shell is not None else {}
         for names, scatter in ((arguments.whole, False), (arguments.scatter, True)):
             if names:
                 cluster.push(_looked_up(names, variables), ranks=arguments.ranks, scatter=scatter)
-        variables.update(run_cell(cluster, cell, arguments.ranks, arguments.out).values)
+        if arguments.background is None:
+            variables.update(run_cell(cluster, cell, arguments.ranks, arguments.out).values)
+            return None
+        result = BackgroundCell(
+            Cell(cluster, cell, arguments.ranks, arguments.out), lambda output: variables.update(output.values)
+        )
+        if arguments.background != "_":
+            variables[arguments.background] = result
+        return result
 
     @cell_magic("xpu_profile")  # type: ignore[arg-type]
     def xpu_profile(self, line: str, cell: str) -> Any:
         """Show where the time of the cell went, and return its value."""
         try:
-            arguments = _profile_parser().parse_args(_words(line))
+            arguments = profile_parser().parse_args(_words(line))
         except Help as text:
             print(text)
             return None
@@ -108,15 +153,38 @@ class XPUMagics(Magics):
             display(profile)
 
     @context_matcher(identifier=f"xpulab.{_NAME}")
-    def complete(self, context: CompletionContext) -> dict[str, Any]:
-        """Subcommands after the magic's name, and after them their options; a matcher of IPython's completer."""
-        line = _LINE.match(context.text_until_cursor)
-        if line is None:
-            return {"completions": []}
-        before = line[1].removesuffix(context.token).split()
-        known = [word for word in self.parser().follow(before) if word.startswith(context.token)]
-        # Suppress the suggestions of other matchers: Python's names and keywords have no meaning here.
-        return {"completions": [SimpleCompletion(word) for word in known], "suppress": bool(known)}
+    def complete(self, context: CompletionContext) -> Offered:
+        """Words of the magics' lines, and names of the ranks in cells there; a matcher of IPython's completer."""
+        if line := _LINE.match(context.text_until_cursor):
+            return words_in_line(self.parser(), line[1])
+        if line := _AUTO.match(context.text_until_cursor):
+            return words_in_line(auto_parser(), line[1])
+        cell, at = TypedCell(context.full_text, self._every_cell.on), context.cursor_line
+        if at < len(cell.magics):
+            name, space, typed = context.text_until_cursor.partition(" ")
+            parsers = {"%%xpu": lambda: cell_parser(self._variables()), "%%xpu_profile": profile_parser}
+            if space and name in parsers:
+                return words_in_line(parsers[name](), typed)
+        elif cell.on_ranks:
+            return names_in_cell(find_current(), cell.source, at - len(cell.magics), context.cursor_position)
+        return {"completions": []}
+
+    def _variables(self) -> list[str]:
+        """Return the names of the notebook's variables, without those that IPython has made."""
+        shell = self.shell
+        return [] if shell is None else [name for name in shell.user_ns if name not in shell.user_ns_hidden]
+
+    def explained(self, code: str, at: int, name: str, detail: int) -> Mapping[str, str] | None:
+        """Text about a word of the magic's line, or a name of the ranks in a cell there; see `explaining`."""
+        if line := _LINE.match(code[:at].rpartition("\n")[2]):
+            return {"text/plain": self.parser().at([*line[1].split(), name]).format_help()}
+        cell = TypedCell(code, self._every_cell.on)
+        if not cell.on_ranks or at < len(code) - len(cell.source):
+            return None
+        cluster = find_current()
+        found = cluster and cluster.variables.completion.explained(name, detail)
+        html = self.shell is not None and self.shell.enable_html_pager
+        return {kind: text for kind, text in (found or {}).items() if html or kind != "text/html"}
 
     def parser(self) -> Parser:
         """Return the parser of the line, with the defaults as they are now."""
@@ -133,7 +201,7 @@ class XPUMagics(Magics):
         )
         return parser
 
-    def _add_starts(self, parser: Parser, commands: Any) -> None:
+    def _add_starts(self, parser: Parser, commands: argparse._SubParsersAction[Parser]) -> None:
         """Add the subcommands that begin to use a cluster, or say what a start would do."""
         defaults = {name: getattr(self, name) for name in self.trait_names(config=True)}
         start = parser.command(commands, "start", self._start, "start the engines, and return the cluster")
@@ -152,12 +220,20 @@ class XPUMagics(Magics):
         add_options(hosts, ("ssh_config", "mpi", "ports"))
         attach = parser.command(commands, "attach", self._attach, "use a cluster that another kernel of yours started")
         attach.add_argument("name", nargs="?", metavar="NAME", help="name of the cluster, if there are several")
+        attach.offers["name"] = lambda: [record.name for record in find() if record.facts]
 
-    def _add_shown(self, parser: Parser, commands: Any) -> None:
+    def _add_shown(self, parser: Parser, commands: argparse._SubParsersAction[Parser]) -> None:
         """Add the subcommands that show a cluster and its calls, or set how calls are shown."""
-        parser.command(commands, "status", lambda _: _status(), "show engines, devices, memory and health")
+        status = parser.command(commands, "status", _status, "show engines, devices, memory and health")
+        status.add_argument(
+            "--all", dest="of_all", action="store_true", help="all clusters of the host that you may see"
+        )
         parser.command(
             commands, "devices", lambda _: _devices(), "show the devices of this machine, and which engine uses each"
+        )
+        parser.command(commands, "board", lambda _: board(), "show engines, calls and timelines beside the notebook")
+        parser.command(
+            commands, "names", lambda _: current_cluster().names(), "show the variables and rows that are on the ranks"
         )
         logs = parser.command(commands, "logs", _logs, "show the last log lines of the controller and the engines")
         logs.add_argument("--lines", type=count, default=40, metavar="K", help="number of lines of each log")
@@ -179,7 +255,7 @@ class XPUMagics(Magics):
             help="full: a report, or a table if a cell has several calls; compact: always a table; none: nothing",
         )
 
-    def _start(self, arguments: Any) -> XPUCluster:
+    def _start(self, arguments: argparse.Namespace) -> XPUCluster:
         running = find_current()
         if running is None or running.status().state != "running":
             if running is not None:
@@ -194,12 +270,12 @@ class XPUMagics(Magics):
         print(f"a cluster of {engines} is already running; it was returned.")
         return running
 
-    def _attach(self, arguments: Any) -> XPUCluster:
+    def _attach(self, arguments: argparse.Namespace) -> XPUCluster:
         cluster = XPUCluster.attach(arguments.name)
         cluster.display = self.display
         return cluster
 
-    def _display(self, arguments: Any) -> str | None:
+    def _display(self, arguments: argparse.Namespace) -> str | None:
         cluster = find_current()
         if arguments.how is None:
             return cluster.display if cluster else self.display
@@ -209,7 +285,7 @@ class XPUMagics(Magics):
         return None
 
 
-def _add_ends(parser: Parser, commands: Any) -> None:
+def _add_ends(parser: Parser, commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the subcommands that end a cluster, or leave it."""
     parser.command(commands, "detach", _detach, "leave the cluster, which keeps running until someone stops it")
     stop = parser.command(commands, "stop", _stop, "end every process of the cluster, for all attached notebooks")
@@ -224,7 +300,7 @@ def _add_ends(parser: Parser, commands: Any) -> None:
     )
 
 
-def _add_accel(parser: Parser, commands: Any) -> None:
+def _add_accel(parser: Parser, commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the subcommand for scikit-learn's names."""
     accel = parser.command(
         commands, "accel", _accel, "let scikit-learn's names compute on the engines; show what ran where"
@@ -247,7 +323,7 @@ def _add_accel(parser: Parser, commands: Any) -> None:
     )
 
 
-def _changes(arguments: Any, running: XPUCluster) -> str:
+def _changes(arguments: argparse.Namespace, running: XPUCluster) -> str:
     """Options of a start that a running cluster does not have, as they are typed; "" if it has all of them."""
     now = dataclasses.replace(running.options, n=running.size)
     asked = {
@@ -267,11 +343,11 @@ def _words(line: str) -> list[str]:
         raise UsageError(f"{error} in: {line}") from None
 
 
-def _plan(arguments: Any) -> Any:
+def _plan(arguments: argparse.Namespace) -> Any:
     return XPUCluster(**given(arguments)).plan(show=arguments.show)
 
 
-def _hosts(arguments: Any) -> Any:
+def _hosts(arguments: argparse.Namespace) -> Any:
     if arguments.hosts is None and arguments.hostfile is None:
         arguments.parser.error("expected names of hosts, such as node1,node2, or --hostfile FILE")
     named = addresses(arguments.hosts, arguments.hostfile)
@@ -280,11 +356,11 @@ def _hosts(arguments: Any) -> Any:
     return look(named, arguments.ssh_config, arguments.mpi, among=ports(arguments.ports))
 
 
-def _detach(arguments: Any) -> None:
+def _detach(arguments: argparse.Namespace) -> None:
     current_cluster().detach()
 
 
-def _stop(arguments: Any) -> ClusterStatus:
+def _stop(arguments: argparse.Namespace) -> ClusterStatus:
     cluster = current_cluster()
     if arguments.only_call:
         print(ended_call(cluster.stop_call()))
@@ -296,7 +372,9 @@ def _stop(arguments: Any) -> ClusterStatus:
     return cluster.status()
 
 
-def _status() -> ClusterStatus:
+def _status(arguments: argparse.Namespace) -> ClusterStatus | AllClusters:
+    if arguments.of_all:
+        return all_clusters()
     cluster = find_current()
     return dataclasses.replace(cluster.status(), cluster=cluster) if cluster else ClusterStatus("stopped", 0)
 
@@ -307,74 +385,25 @@ def _devices() -> Any:
     return devices(find_current())
 
 
-def _logs(arguments: Any) -> Text:
+def _logs(arguments: argparse.Namespace) -> Text:
     return Text(latest_start().logs(arguments.lines))
 
 
-def _cell_parser() -> Parser:
-    """Return the parser of the arguments of ``%%xpu``."""
-    parser = Parser(
-        prog="%%xpu",
-        description=(
-            "Run the cell on every engine. The cell can use comm (mpi4py's), rank, size, device and queue (dpctl's), "
-            "and the variables of earlier %%xpu cells. Its output is marked with the ranks. You can write kernels in "
-            "OpenCL C, which dpctl.program compiles, and on Python 3.10 and 3.11 in Python, which numba-dpex compiles."
-        ),
-    )
-    parser.add_argument(
-        "--ranks",
-        type=numbers,
-        metavar="R,R",
-        help="run the cell on these ranks only; comm then contains only these, numbered from 0, and waits for no other",
-    )
-    for option, dest, text in (
-        ("--in", "whole", "send this variable of the notebook to the ranks first; of a handle, each gets its own rows"),
-        ("--scatter", "scatter", "send each rank its part of this array first, cut along the first axis"),
-        ("--out", "out", "return this variable to the notebook, as a list with one entry per rank"),
-    ):
-        parser.add_argument(
-            option, dest=dest, type=identifier, metavar="NAME", action="append", default=[], help=f"{text}; repeatable"
-        )
-    return parser
-
-
-def _looked_up(names: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+def _looked_up(names: list[str], variables: Mapping[str, object]) -> dict[str, object]:
     if missing := [name for name in names if name not in variables]:
         raise UsageError(f"there is no variable {missing[0]} in the notebook; expected one that a cell has made")
     return {name: variables[name] for name in names}
 
 
-def _profile_parser() -> Parser:
-    """Return the parser of the arguments of ``%%xpu_profile``."""
-    parser = Parser(
-        prog="%%xpu_profile",
-        description=(
-            "Run the cell, show where its time went, and return its value. The profile has the phases of every fit and "
-            "predict. For every %%xpu cell and every XPUCluster.run in the cell it has, by rank, the time of each "
-            "kernel and transfer that the code gives to queue, and the calls of MPI by name: their number, bytes and "
-            "seconds, and how long the rank waited in collective calls until the last rank came. What dpnp and "
-            "numba-dpex submit to the device themselves cannot be seen. Write %%xpu below %%xpu_profile to profile a "
-            "cell of the engines."
-        ),
-    )
-    parser.add_argument(
-        "--out",
-        type=identifier,
-        metavar="NAME",
-        help="keep the Profile in this variable: reports has the report of each call, cells what each cell did on the "
-        "engines, and to_dict returns all of them as values for JSON",
-    )
-    return parser
-
-
 def _document() -> None:
     """Make the help of the parsers the text that ``?`` shows: ``%%xpu?`` and ``%%xpu -h`` say the same."""
-    parsers = {"xpu_cluster": XPUMagics(None).parser(), "xpu": _cell_parser(), "xpu_profile": _profile_parser()}
+    parsers = {"xpu_cluster": XPUMagics(None).parser(), "xpu": cell_parser(), "xpu_profile": profile_parser()}
+    parsers["autoxpu"] = auto_parser()
     for name, parser in parsers.items():
         vars(XPUMagics)[name].__doc__ = parser.format_help()
 
 
-def _value_of(shell: Any, cell: str) -> Any:
+def _value_of(shell: InteractiveShell, cell: str) -> Any:
     """Run a cell as the shell would, and return the value of its last line if it is an expression."""
     source = shell.transform_cell(cell)
     name = shell.compile.cache(source, shell.execution_count)
@@ -386,24 +415,30 @@ def _value_of(shell: Any, cell: str) -> Any:
     return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_global_ns, shell.user_ns)
 
 
-def _accel(arguments: Any) -> Any:
+def _accel(arguments: argparse.Namespace) -> Any:
     if arguments.what != "on" and (arguments.strict or arguments.least is not None):
         arguments.parser.error("--strict and --least go with on: accel on --strict")
+    from xpulab import acceleration  # imports scikit-learn, which takes most of a second
+
     if arguments.what == "on":
         return acceleration.accel(strict=arguments.strict, least=arguments.least)
-    active = acceleration.active()
-    if arguments.what == "off" and active is not None:
-        active.off()
+    if arguments.what == "off" and (on := active()) is not None:
+        on.off()
     return acceleration.status()
 
 
-def _last(arguments: Any) -> Any:
+def _last(arguments: argparse.Namespace) -> Any:
     if arguments.output:
         output = latest_cluster().last_output
         if output is None:
             print("no %%xpu cell and no function of run has run on this cluster yet")
         return output and output.text()
-    report = latest_cluster().last()
+    try:
+        report = latest_cluster().last() or kept.latest()
+    except NoClusterError:  # the kernel was restarted
+        report = kept.latest()
+        if report is None:
+            raise
     if report is None:
         print("no estimator has run on this cluster yet; fit one, for example xpulab.cluster.KMeans")
     return report
@@ -422,27 +457,37 @@ def _help_at_end(lines: list[str]) -> list[str]:
     return [_QUESTION.sub(r"\1\2 -h\n", line) for line in lines]
 
 
-def load(ipython: Any) -> None:
-    """Register the magics, their completion and the views."""
+def load(ipython: InteractiveShell) -> None:
+    """Register the magics, their completion and the views. Repeated calls do nothing."""
+    if "XPUMagics" in ipython.magics_manager.registry:
+        return
+    first_use.forget(ipython)
+    errors.install(ipython)
     magics = XPUMagics(ipython)
     ipython.register_magics(magics)
     ipython.Completer.custom_matchers.append(magics.complete)
+    if (kernel := getattr(ipython, "kernel", None)) is not None:
+        kernel.do_inspect = explaining(kernel.do_inspect, magics.explained)
     ipython.input_transformers_cleanup.append(_help_at_end)
     widgets.install(ipython)
 
 
-def unload(ipython: Any) -> None:
+def unload(ipython: InteractiveShell) -> None:
     """Undo `load`, turn accel off, stop this process's clusters, and leave the detached ones."""
-    if (active := acceleration.active()) is not None:
-        active.off()
+    if (on := active()) is not None:
+        on.off()
     while (cluster := find_current()) is not None:
         cluster.end()
     widgets.uninstall()
+    errors.uninstall(ipython)
     magics = ipython.magics_manager.registry.pop("XPUMagics")
-    ipython.magics_manager.magics["line"].pop(_NAME)
-    for name in ("xpu", "xpu_profile"):
-        ipython.magics_manager.magics["cell"].pop(name)
+    magics._every_cell.turn(ipython, on=False)
+    for kind, names in first_use.NAMES.items():
+        for name in names:
+            ipython.magics_manager.magics[kind].pop(name)
     ipython.Completer.custom_matchers.remove(magics.complete)
+    if (kernel := getattr(ipython, "kernel", None)) is not None:
+        del kernel.do_inspect  # that of its class comes back
     ipython.input_transformers_cleanup.remove(_help_at_end)
     ipython.configurables.remove(magics)
 

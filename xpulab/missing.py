@@ -11,9 +11,8 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any
 
 __all__ = ["Finder", "advice", "install"]
 
@@ -21,7 +20,7 @@ __all__ = ["Finder", "advice", "install"]
 class Finder:
     """Finds no module; instead it raises an ImportError that says what to import."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Raise ImportError for a public name in a package of xpulab, if there is anything to say about it."""
         package, _, missing = name.rpartition(".")
         if f"{package}.".startswith("xpulab.") and not missing.startswith("_") and (said := advice(package, missing)):

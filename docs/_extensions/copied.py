@@ -78,9 +78,8 @@ def _copy(app: Sphinx, config: Any) -> None:
     for document, copy in DOCUMENTS.items():
         if document != "README.md":
             _write(source / copy, led((ROOT / document).read_text(encoding="utf-8"), document, copy))
-    shutil.copytree(ROOT / "notebooks" / "images", source / "notebooks" / "images", dirs_exist_ok=True)
-    for path in (ROOT / "benchmarks").glob("*.png"):
-        shutil.copy(path, source / "benchmarks" / path.name)
+    for pictures in ("notebooks/images", "benchmarks/figures"):
+        shutil.copytree(ROOT / pictures, source / pictures, dirs_exist_ok=True)
 
 
 def _write(path: Path, text: str) -> None:

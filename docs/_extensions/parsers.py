@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from xpulab import cli, magics
+from xpulab.console import cell_options, every_cell
 from xpulab.console.commands import Parser
 
 _WIDTH = 76  # of a line of usage, in characters
@@ -20,8 +21,9 @@ _WIDTH = 76  # of a line of usage, in characters
 #: What readers type -> the parser that explains it.
 PARSERS: dict[str, Callable[[], Parser]] = {
     "%xpu_cluster": lambda: magics.XPUMagics(None).parser(),
-    "%%xpu": magics._cell_parser,
-    "%%xpu_profile": magics._profile_parser,
+    "%%xpu": cell_options.cell_parser,
+    "%autoxpu": every_cell.auto_parser,
+    "%%xpu_profile": cell_options.profile_parser,
     "xpulab": cli._parser,
 }
 

@@ -20,23 +20,24 @@ INTERNAL = ("xpulab.widgets",)
 RETURNED = {
     "xpulab.report.fit": ["FitReport", "EngineReport", "Iteration", "Comparison"],
     "xpulab.report.profile": ["Profile"],
+    "xpulab.console.background": ["BackgroundCell"],
+    "xpulab.csr": ["ShardedCSR"],
+    "xpulab.scanning": ["Scan"],
+    "xpulab.report.history": ["Called", "History"],
+    "xpulab.report.timeline": ["Timeline"],
+    "xpulab.widgets.board": ["ClusterBoard"],
     "xpulab.console.cells": ["CellOutput"],
+    "xpulab.deploy.tasks.names": ["Names", "Variable"],
     "xpulab.deploy.status": ["ClusterStatus", "EngineStatus"],
     "xpulab.deploy.plan.plan": ["Plan", "Placement"],
     "xpulab.doctor": ["DoctorReport", "Check"],
     "xpulab.explorer.session": ["Explorer"],
+    "xpulab.explorer.mixture": ["MixtureExplorer"],
+    "xpulab.explorer.density": ["DensityExplorer", "DensitySnapshot"],
+    "xpulab.explorer.plane": ["DrawnRow"],
+    "xpulab.explorer.plane_snapshot": ["Selection"],
     "xpulab.explorer.snapshot": ["Snapshot"],
 }
-#: Members that are for other parts of xpulab.
-FOR_XPULAB = {
-    "xpulab.XPUCluster": {
-        "call", "entries", "following", "forked", "known_as", "local", "made_handle", "outgoing", "receive", "recovers",
-        "release_with", "replies", "require_handle", "require_room", "start_again", "stopped",
-    },
-    "xpulab.ShardedArray": {
-        "about", "cast", "check_weights", "discard", "is_on", "require_finite", "source", "stays",
-    },
-}  # fmt: skip
 #: Classes whose objects users get and do not make, beside those of RETURNED.
 MADE_BY_XPULAB = (
     "xpulab.ShardedArray",
@@ -143,21 +144,13 @@ def made_by_users(name: str) -> bool:
     return short not in RETURNED.get(module, ()) and name not in MADE_BY_XPULAB
 
 
-def members(cls: type, name: str) -> list[str]:
-    """Return the public members of a class that xpulab defines, and that are for users.
-
-    Parameters
-    ----------
-    cls : type
-        The class.
-    name : str
-        Its public name, such as ``"xpulab.XPUCluster"``.
-    """
+def members(cls: type) -> list[str]:
+    """Return the public members of a class that xpulab defines, and that are for users."""
     found = []
     for member, value in inspect.getmembers(cls):
         function = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
         home = (callable(function) and getattr(inspect.unwrap(function), "__module__", None)) or ""
-        hidden = member.startswith("_") or member == "sklearn_class" or member in FOR_XPULAB.get(name, ())
+        hidden = member.startswith("_") or member == "sklearn_class" or member in getattr(cls, "_internal", ())
         if home.startswith("xpulab") and not hidden:
             found.append(member)
     return found
@@ -170,7 +163,7 @@ def _skip(app: Sphinx, kind: str, name: str, member: Any, skip: bool, options: A
         return None
     module, _, short = shown.rpartition(".")
     cls = getattr(importlib.import_module(module), short)
-    return None if name in members(cls, shown) else True
+    return None if name in members(cls) else True
 
 
 def _sign(

@@ -73,9 +73,9 @@ def differences(before: dict[Any, Any], after: dict[Any, Any]) -> set[Any]:
 def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> None:
     pairs()
     before = everything()
-    others = xpulab.deploy.cluster._clusters.copy() if end == "cluster" else []
+    others = xpulab.deploy.cluster.clusters.running.copy() if end == "cluster" else []
     if end == "cluster":  # it has to be the only cluster of the process
-        xpulab.deploy.cluster._clusters.clear()
+        xpulab.deploy.cluster.clusters.running.clear()
         cluster = xpulab.XPUCluster(1).start()
     else:
         cluster = pair.activate()
@@ -87,7 +87,7 @@ def test_scikit_learn_is_left_as_it_was(pair: xpulab.XPUCluster, end: str) -> No
         if end == "cluster":
             cluster.stop()
     finally:
-        xpulab.deploy.cluster._clusters.extend(others)
+        xpulab.deploy.cluster.clusters.running.extend(others)
     assert active() is None
     assert not differences(before, everything())
     assert KMeans.fit.__qualname__ == "KMeans.fit"
@@ -322,8 +322,15 @@ def test_wrong_arguments(on_pair: xpulab.XPUCluster) -> None:
         xpulab.accel(least=-1)
 
 
-def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [])
+def test_without_a_cluster(no_cluster: None) -> None:
     with pytest.raises(NoClusterError, match="no cluster is running; type"):
         xpulab.accel()
     assert active() is None
+
+
+def test_to_ask_whether_it_is_on_imports_nothing_of_scikit_learn_or_the_cluster() -> None:
+    """Each cell of a notebook asks."""
+    asks = "import sys; from xpulab.acceleration import active; assert active() is None; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", asks], check=True, capture_output=True, text=True).stdout.split()
+    assert "xpulab.acceleration" in said
+    assert {"sklearn", "numpy", "ipyparallel"}.isdisjoint(said)

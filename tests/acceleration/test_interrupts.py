@@ -51,12 +51,12 @@ def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster) ->
 
 def test_new_engines_keep_accel_on_and_the_loss_of_all_ends_it() -> None:
     theirs = KMeans.fit
-    others = xpulab.deploy.cluster._clusters.copy()
-    xpulab.deploy.cluster._clusters.clear()
+    others = xpulab.deploy.cluster.clusters.running.copy()
+    xpulab.deploy.cluster.clusters.running.clear()
     try:
         with xpulab.XPUCluster(1) as cluster:
             acceleration = xpulab.accel(least=0)
-            os.kill(cluster.facts[0]["pid"], signal.SIGKILL)
+            os.kill(cluster.facts[0].pid, signal.SIGKILL)
             km = KMeans(2, random_state=0, n_init=1).fit(NOISE[:1000])
             assert active() is acceleration
             cluster.restart()
@@ -64,10 +64,10 @@ def test_new_engines_keep_accel_on_and_the_loss_of_all_ends_it() -> None:
             assert km.predict(NOISE[:1000]).tolist() == km.labels_.tolist()
             assert [entry.engines for entry in acceleration.log.since(0).entries] == [1, 1]
             cluster.recover = False
-            os.kill(cluster.facts[0]["pid"], signal.SIGKILL)
+            os.kill(cluster.facts[0].pid, signal.SIGKILL)
             with pytest.raises(EngineLostError):
                 km.fit(NOISE[:1000])
             assert active() is None
             assert KMeans.fit is theirs
     finally:
-        xpulab.deploy.cluster._clusters.extend(others)
+        xpulab.deploy.cluster.clusters.running.extend(others)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from presses import interrupted_calls
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -122,21 +123,17 @@ def test_mapped_files_frames_and_refusals(current: xpulab.XPUCluster, tmp_path: 
 
 
 @three
-def test_an_interrupt_leaves_what_was_there(current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_what_was_there(current: xpulab.XPUCluster) -> None:
     from sklearn.utils.validation import check_is_fitted
 
     X = made(50, np.float64)
     ours = IncrementalBasicStatistics().fit(X)
 
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(current), "call", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="its rows do not count"):
+    with interrupted_calls(), pytest.raises(KeyboardInterrupt, match="its rows do not count"):
         ours.partial_fit(X)
     assert ours.n_samples_seen_ == 50
     assert_same(ours, X, 1e-11)
-    with pytest.raises(KeyboardInterrupt, match="nothing was fitted"):
+    with interrupted_calls(), pytest.raises(KeyboardInterrupt, match="nothing was fitted"):
         ours.fit(X)
     with pytest.raises(NotFittedError):
         check_is_fitted(ours)
@@ -154,6 +151,6 @@ _checks = parametrize_with_checks([BasicStatistics(), IncrementalBasicStatistics
 
 # The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
-def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any) -> None:
+    pair.activate()
     check(estimator)

@@ -1,41 +1,20 @@
-"""Fixtures: a Jupyter server, and Debian's Chromium driven by Playwright. The tests of a file share them.
-
-Without Chromium these tests are skipped, unless XPULAB_REQUIRE_BROWSER is set, as in `.ci/run`.
-"""
+"""Fixtures: a Jupyter server, and Debian's Chromium driven by Playwright. The tests of a file share them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import chromium
 import pytest
-from jupyter_server_process import VIEWPORT, JupyterServer
+from jupyter_server_process import SCREENSHOTS, VIEWPORT, JupyterServer
 from notebook_page import NotebookPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium without a window. Playwright's event loop runs in this thread, and must end before tests elsewhere."""
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if executable is None:
-        absent = "there is no Chromium on PATH"
-        if os.environ.get("XPULAB_REQUIRE_BROWSER"):
-            pytest.fail(absent)
-        pytest.skip(absent)
-    from playwright.sync_api import sync_playwright
-
-    # Chromium has no sandbox for root, who runs the tests in a container.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield browser
-        browser.close()
+browser = chromium.browser  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +36,13 @@ def new_page(browser: Browser) -> Iterator[type[NotebookPage]]:
             return NotebookPage(context.new_page())
 
         yield new  # type: ignore[misc]
+
+
+@pytest.fixture
+def picture(lab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Take a screenshot of `lab`, a module's notebook, at the end of each test; the browser's console has no error."""
+    yield
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    module = request.module.__name__.rpartition("test_")[2]
+    lab.page.screenshot(path=SCREENSHOTS / f"{module}-{request.node.originalname}.png")
+    assert lab.errors == []

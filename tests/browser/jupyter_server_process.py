@@ -17,11 +17,16 @@ import nbformat
 import pytest
 from nbformat.sign import NotebookNotary
 
-__all__ = ["ROOT", "SCREENSHOTS", "VIEWPORT", "JupyterServer"]
+__all__ = ["GENTLY", "ROOT", "SCREENSHOTS", "VIEWPORT", "JupyterServer"]
 
 ROOT = Path(__file__).parents[2]
 #: The folder of the screenshots is not in git. Each run writes them again.
 SCREENSHOTS = ROOT / "build" / "screenshots"
+#: Code of a cell: the fits that follow on the cluster `c` leave the cores to the page until `c.run(meetings)`.
+GENTLY = (
+    f"import sys\nsys.path.append({str(ROOT / 'tests' / 'support')!r})\n"
+    "from strikes import meetings, strike\nc.run(strike, pause=0.05)\n"
+)
 #: The window is high, because JupyterLab keeps only visible cells in the document.
 VIEWPORT = {"width": 1300, "height": 3600}
 

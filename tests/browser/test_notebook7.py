@@ -8,7 +8,7 @@ import pytest
 from jupyter_server_process import SCREENSHOTS, JupyterServer
 from notebook_page import NotebookPage, write_notebook
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1)]
 
 
 def test_a_cluster_and_a_fit_are_shown(server: JupyterServer, new_page: Callable[[], NotebookPage]) -> None:

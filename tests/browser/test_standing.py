@@ -76,7 +76,7 @@ def views() -> str:
     ]  # fmt: skip
     fit = report(engines=3, iterations=8)
     snapshot = Snapshot(
-        Picture(np.ones((3, 384, 512), np.int32), ("a", "b"), (0.0, 0.0), (1.0, 1.0)), 3, 9, 9, 2, 0,
+        Picture(np.ones((3, 384, 512), np.int32), ("a", "b"), (0.0, 0.0), (1.0, 1.0)), 9, 9, 2, 3, 0,
         np.full((2, 3, 2), 0.5), (9.0, 8.0), dict.fromkeys(range(1, 13), 1.0), False,
     )  # fmt: skip
     status = ClusterStatus("running", 3, 2.0, tuple(engines))
@@ -100,7 +100,7 @@ def test_no_view_scrolls_sideways(page: Page, width: int) -> None:
     first = page.locator("tbody tr").first
     assert all(text in first.inner_text() for text in (NAME, "12345", "level_zero:0.1", "inertia 1234.5"))
     name = first.locator("td").nth(2).evaluate("el => getComputedStyle(el, '::before').content")
-    assert ("selector" in name) == (width < 1000)
+    assert ("--devices" in name) == (width < 1000)
 
 
 def test_without_styles_and_svg_pictures_and_words_are_visible(page: Page) -> None:

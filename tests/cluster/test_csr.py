@@ -9,10 +9,11 @@ import pytest
 import sklearn.cluster
 from agreement import assert_same_labels
 from scipy import sparse
+from sent import nothing_sent
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.data import bounds_by_stored
+from xpulab.sharing.sources import bounds_by_stored
 
 pytestmark = pytest.mark.cluster
 
@@ -21,6 +22,7 @@ def rows(n: int = 2000, d: int = 30, dtype: Any = np.float64, density: float = 0
     return sparse.random(n, d, density, "csr", dtype, np.random.default_rng(0))
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("init", ["k-means++", "random", "array"])
 def test_the_fit_is_that_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any, init: str) -> None:
@@ -36,6 +38,16 @@ def test_the_fit_is_that_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any,
     np.testing.assert_array_equal(ours.predict(X), ours.labels_)
     assert ours.score(X) == pytest.approx(-ours.inertia_, rel=rtol)
     np.testing.assert_allclose(ours.transform(X), ours.transform(X.toarray()), rtol=1e-3, atol=1e-3)
+
+
+def test_indices_of_64_bits_are_as_good(current: xpulab.XPUCluster) -> None:
+    X = rows(500)
+    wide = sparse.csr_matrix(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    model = KMeans(4, random_state=0, n_init=1).fit(X)
+    np.testing.assert_array_equal(KMeans(4, random_state=0, n_init=1).fit(wide).labels_, model.labels_)
+    np.testing.assert_array_equal(model.predict(wide), model.labels_)
+    assert wide.indices.dtype == np.int64  # the user's matrix is as it was
 
 
 def test_weights_count_and_empty_clusters_are_relocated(current: xpulab.XPUCluster) -> None:
@@ -94,21 +106,12 @@ def test_a_callable_start_gets_the_matrix(on_pair: xpulab.XPUCluster) -> None:
         (lambda X: setattr(X, "data", X.data.astype(complex)), "Complex data not supported"),
     ],
 )
-def test_bad_values_are_refused_before_anything_is_sent(
-    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
-) -> None:
+def test_bad_values_are_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster, change: Any, words: str) -> None:
     X = rows(300)
     change(X)
-    with monkeypatch.context() as patch:
-        patch.setattr(on_pair, "call", None)
-        with pytest.raises(ValueError, match=words):
-            KMeans(3).fit(X)
+    with nothing_sent(on_pair), pytest.raises(ValueError, match=words):
+        KMeans(3).fit(X)
     assert len(KMeans(3, random_state=0).fit(rows(300)).labels_) == 300
-
-
-def test_a_handle_of_sparse_rows_is_refused(on_pair: xpulab.XPUCluster) -> None:
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        on_pair.scatter(rows(30))
 
 
 def test_ranks_get_similar_numbers_of_stored_values() -> None:

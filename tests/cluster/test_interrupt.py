@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -19,6 +21,7 @@ import pytest
 from agreement import assert_same_fit
 from sklearn.cluster import KMeans as Reference
 from sklearn.exceptions import NotFittedError
+from strikes import meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -29,17 +32,38 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
 #: k-means takes hundreds of iterations, and many seconds, to converge for these rows.
 NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
+FEW = NOISE[:20_000]
+#: A fit of the few that takes long enough for an interrupt, because `interrupted_after` slows its iterations down.
+LONG: dict[str, Any] = {"n_clusters": 100, "init": NOISE[:100], "n_init": 1, "max_iter": 100, "tol": 0}
+
+
+@functools.cache
+def uninterrupted() -> KMeans:
+    """Return the whole fit with these parameters."""
+    return KMeans(**LONG).fit(FEW)
+
+
+def assert_as_uninterrupted(resumed: KMeans) -> None:
+    """Check that a fit has gone on to the end of the whole fit."""
+    whole = uninterrupted()
+    assert resumed.n_iter_ == whole.n_iter_ == 100
+    np.testing.assert_allclose(resumed.cluster_centers_, whole.cluster_centers_, rtol=1e-9)
+    np.testing.assert_allclose(resumed.inertia_, whole.inertia_, rtol=1e-10)
+    assert (resumed.labels_ == whole.labels_).mean() > 0.9999
 
 
 @contextmanager
 def interrupted_after(seconds: float, iterations: int = 0, doing: bytes = b"") -> Iterator[Any]:
     """Press Ctrl-C after `seconds`, or after `iterations`, or while rank 0 is `doing` something.
 
-    The block must then soon raise KeyboardInterrupt.
+    The block must then soon raise KeyboardInterrupt. Its iterations take longer than they need, so that none ends
+    before the interrupt, and so that the cores are free for other tests.
     """
+    cluster = xpulab.current_cluster()
+    cluster.run(strike, pause=0.02)
     pressed: list[float] = []
     ended, pressing = threading.Event(), threading.Lock()
-    record = xpulab.deploy.cluster.current_cluster()._board.ranks[0]
+    record = cluster.engines.board.ranks[0]  # type: ignore[union-attr]
     before = int(record["task"])
 
     def reached() -> bool:
@@ -68,6 +92,7 @@ def interrupted_after(seconds: float, iterations: int = 0, doing: bytes = b"") -
     finally:
         timer.cancel()
         timer.join()
+        cluster.run(meetings)
     # 0.1 s if each engine has a core; a compilation may end first. After 10 s the engines would be ended.
     assert time.monotonic() - pressed[0] < 10
 
@@ -78,9 +103,10 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     estimator.set_params(max_iter=3).fit(X)  # compiles
     descriptors = len(os.listdir("/proc/self/fd"))
     estimator.set_params(max_iter=1_000_000)
-    with interrupted_after(0.2, iterations=2):
-        estimator.fit(X)
-        pytest.fail("converged before the interrupt")
+    for _ in range(rounds := 3):
+        with interrupted_after(0.1, iterations=2):
+            estimator.fit(X)
+            pytest.fail("converged before the interrupt")
     assert estimator.report_.status == "interrupted"
     assert estimator.cluster_centers_.shape == (100, 14)
     assert np.isfinite(estimator.cluster_centers_).all()
@@ -90,21 +116,20 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     assert (estimator.labels_ == estimator.predict(X)).all()
     small = X[:500]
     assert_same_fit(small, KMeans(5, init=X[:5], n_init=1).fit(small), Reference(5, init=X[:5], n_init=1).fit(small))
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    # The interrupted fit may hold a block of shared memory, but each interrupt adds none.
+    assert len(os.listdir("/proc/self/fd")) < descriptors + rounds
     assert all(engine.state == "idle" for engine in current.status().engines)
 
 
 def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xpulab.XPUCluster) -> None:
-    parameters = {"n_clusters": 100, "init": NOISE[:100], "n_init": 1, "max_iter": 200, "tol": 0}
-    expected = KMeans(**parameters).fit(NOISE)
     current.interrupted = None
     with pytest.raises(NotFittedError, match="no fit that could go on was interrupted"):
         xpulab.interrupted()
     with interrupted_after(0.1, iterations=2) as raised:
-        KMeans(**parameters).fit(NOISE)
+        KMeans(**LONG).fit(FEW)
         pytest.fail("ended before the interrupt")
     copy = pickle.loads(pickle.dumps(xpulab.interrupted()))
-    assert copy.n_iter_ < 200
+    assert copy.n_iter_ < 100
     with pytest.raises(NotFittedError, match=rf"in iteration {copy.n_iter_}, .* has the centres and not the rows"):
         copy.resume()
     shown = raised.value._render_traceback_()
@@ -113,36 +138,29 @@ def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xp
     names: dict[str, Any] = {}
     exec(str(raised.value).partition("type: ")[2], names)  # as the message says
     km = names["model"]
-    assert (km.n_iter_, km.report_.parameters["max_iter"]) == (200, 200)
-    np.testing.assert_allclose(km.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
+    assert km.report_.parameters["max_iter"] == 100
+    assert_as_uninterrupted(km)
     assert current.interrupted is None
 
 
-def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(current: xpulab.XPUCluster) -> None:
-    parameters = {"n_clusters": 200, "n_init": 2, "max_iter": 2, "random_state": 0}  # a choice that takes some time
-    expected = KMeans(**parameters).fit(NOISE)
-    current.last_report = None
+def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(
+    current: xpulab.XPUCluster, tmp_path: Path
+) -> None:
+    def wait_in_the_choice(waits: str) -> None:
+        from xpulab.engine.engine import this_engine
 
-    ended = threading.Event()
+        engine = this_engine()
+        assert engine is not None
+        assert engine.record["doing"].startswith(b"choosing the first centres"), engine.record["doing"]
+        wait_for_stop(waits)
 
-    def begins_again() -> bool:
-        report = current.last_report
-        return bool(report and report.iterations and report.message.startswith("choosing the first centres"))
-
-    def press() -> None:
-        while not begins_again() and not ended.is_set():
-            time.sleep(0.005)
-        if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    estimator, presser = KMeans(**parameters), threading.Thread(target=press)
-    presser.start()
-    try:
-        with pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
-            estimator.fit(NOISE)
-    finally:
-        ended.set()
-        presser.join()
+    parameters = {"n_clusters": 200, "n_init": 2, "max_iter": 2, "random_state": 0}
+    expected = KMeans(**parameters).fit(FEW)
+    estimator, waits = KMeans(**parameters), tmp_path / "waits"
+    # There are two meetings for each centre. After the two iterations of the first run, the tenth is in the choice.
+    current.run(strike, 10, wait_in_the_choice, str(waits), iterations=2)
+    with pressed_when(waits), pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
+        estimator.fit(FEW)
     assert estimator.cluster_centers_.shape == (200, 14)
     estimator.resume()
     assert estimator.n_iter_ == expected.n_iter_
@@ -155,7 +173,7 @@ def shared_blocks(current: xpulab.XPUCluster) -> int:
 
     Blocks that wait for the next call are not mapped anywhere.
     """
-    maps = [Path(f"/proc/{pid}/maps") for pid in [os.getpid(), *(fact["pid"] for fact in current.facts)]]
+    maps = [Path(f"/proc/{pid}/maps") for pid in [os.getpid(), *(fact.pid for fact in current.facts)]]
     return sum(line.endswith("memfd:xpulab (deleted)") for path in maps for line in path.read_text().splitlines())
 
 
@@ -172,7 +190,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
         KMeans(100, init=X[:100], n_init=1, max_iter=1_000_000, tol=0).fit(X)
     with monkeypatch.context() as patch:
         send_rows = Outgoing.send_rows
-        patch.setattr(Outgoing, "send_rows", lambda *given: {**send_rows(*given), "dtype": "nonsense"})
+        patch.setattr(Outgoing, "send_rows", lambda *given: replace(send_rows(*given), bounds=[0]))
         with pytest.raises(xpulab.exceptions.EngineError):
             KMeans(8, init=X[:8], n_init=1).fit(X)
     current.interrupted = None  # the interrupted estimator has the labels of its last iteration
@@ -212,22 +230,20 @@ def test_a_users_function_can_be_interrupted(current: xpulab.XPUCluster) -> None
 
 
 def test_centres_are_kept_if_the_interrupt_comes_while_a_device_compiles(current: xpulab.XPUCluster) -> None:
-    start = NOISE[:100]
-    estimator = KMeans(100, init=start, n_init=1, max_iter=1_000_000, tol=0)
+    estimator = KMeans(**LONG)
     current.run(_leave_like_a_compilation)
     try:
         with interrupted_after(0.2, iterations=2) as raised:
-            estimator.fit(NOISE)
+            estimator.fit(FEW)
     finally:
         current.run(_leave_as_usual)
     assert "resume" in str(raised.value)
     assert not hasattr(estimator, "labels_")
     n_iter = estimator.n_iter_
     assert n_iter > 0
-    same = KMeans(100, init=start, n_init=1, max_iter=n_iter, tol=0).fit(NOISE)
+    same = KMeans(**{**LONG, "max_iter": n_iter}).fit(FEW)
     np.testing.assert_allclose(estimator.cluster_centers_, same.cluster_centers_, rtol=1e-9)
-    estimator._stopped = (replace(estimator._stopped[0], max_iter=n_iter + 2), estimator._stopped[1])  # type: ignore[index]
-    assert estimator.resume().n_iter_ == n_iter + 2
+    assert_as_uninterrupted(estimator.resume())
 
 
 def _leave_like_a_compilation(task: Any) -> None:
@@ -243,6 +259,45 @@ def _leave_like_a_compilation(task: Any) -> None:
         return iterate(problem, *arguments)
 
     vars(kmeans).update(usual=iterate, iterate=leaving)
+
+
+def test_centres_are_kept_if_the_interrupt_comes_while_launch_shapes_are_measured(current: xpulab.XPUCluster) -> None:
+    estimator = KMeans(**LONG)
+    current.run(_measure_until_stopped)
+    try:
+        with interrupted_after(0, doing=b"measuring") as raised:
+            estimator.fit(FEW)
+    finally:
+        current.run(_measure_as_usual)
+    assert re.search(r"in iteration \d; to go on", str(raised.value))
+    assert_as_uninterrupted(estimator.resume())
+
+
+def _measure_until_stopped(task: Any) -> None:
+    """Let a fit measure launch shapes after its first iteration, until it is stopped."""
+    import time
+
+    from xpulab.engine.algorithms.clustering.problem import Problem
+    from xpulab.engine.comm import Interrupted
+
+    def computed(problem: Any, *_: Any) -> None:
+        problem.may_tune = True
+
+    def tune(problem: Any, centers: Any) -> None:
+        problem.task.show(doing="measuring")
+        while not any(problem.comm.allgather(problem.task.cancelled())):
+            time.sleep(0.01)
+        raise Interrupted
+
+    task.engine.usual = vars(Problem)["computed"], vars(Problem)["tune"]
+    for method in (computed, tune):
+        setattr(Problem, method.__name__, method)
+
+
+def _measure_as_usual(task: Any) -> None:
+    from xpulab.engine.algorithms.clustering.problem import Problem
+
+    Problem.computed, Problem.tune = task.engine.usual  # type: ignore[method-assign]
 
 
 def _leave_as_usual(task: Any) -> None:

@@ -78,6 +78,24 @@ def test_a_random_state_object_moves_on_as_in_scikit_learn() -> None:
     assert ours.random_sample() == theirs.random_sample()
 
 
+@pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1-engine"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_rows_have_the_same_fit_for_any_number_of_engines(clusters: Any, weighted: bool) -> None:
+    X = np.random.default_rng(1).normal(size=(997, 3)).astype(np.float32)
+    weights = np.random.default_rng(2).integers(0, 3, 997).astype(float) if weighted else None
+    found = []
+    for n in (1, 3):
+        clusters(n).activate()
+        found.append(KMeans(6, n_init=3, random_state=0).fit(X, sample_weight=weights))
+    one, several = found
+    np.testing.assert_array_equal(one.cluster_centers_, several.cluster_centers_)
+    np.testing.assert_array_equal(one.labels_, several.labels_)
+    assert (one.inertia_, one.n_iter_) == (several.inertia_, several.n_iter_)
+    course = [(each.init, each.number, each.metrics) for each in one.report_.iterations]
+    assert [(each.init, each.number, each.metrics) for each in several.report_.iterations] == course
+    assert [engine.rows for engine in several.report_.engines] == [332, 332, 333]
+
+
 def test_empty_clusters_are_relocated() -> None:
     X = blobs(800, 3, 5)
     start = np.vstack([X[:4], X[:6] + 1e6])  # six centres that no row is near
@@ -368,7 +386,7 @@ def test_the_report_has_the_work_of_each_engine(current: xpulab.XPUCluster) -> N
     assert inertias == sorted(inertias, reverse=True)
     np.testing.assert_allclose(inertias[-1], fitted.inertia_, rtol=1e-3)
     for engine, fact in zip(report.engines, current.facts, strict=True):
-        assert engine.pid == fact["pid"]
+        assert engine.pid == fact.pid
         assert 0 < engine.seconds["kernel"] < engine.total < report.seconds
         assert engine.seconds["transfer"] > 0
     assert current.last_report is report

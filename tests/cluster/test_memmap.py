@@ -13,8 +13,10 @@ import pytest
 
 import xpulab
 from xpulab.cluster import KMeans
-from xpulab.data import Outgoing, mapped
+from xpulab.data import Outgoing
 from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.sources import BlockRows
+from xpulab.sources.mapped import mapped
 
 pytestmark = pytest.mark.cluster
 
@@ -105,17 +107,17 @@ def test_a_file_that_was_replaced_is_refused(pair: xpulab.XPUCluster, tmp_path: 
     X = on_disk(tmp_path / "x.npy")
     np.save(tmp_path / "other.npy", X + 100)
     before = np.load(tmp_path / "x.npy", mmap_mode="r")
-    where = mapped(before)
-    assert where is not None
+    file = mapped(before)
+    assert file is not None
     os.replace(tmp_path / "other.npy", tmp_path / "x.npy")
     np.testing.assert_array_equal(before, X)  # the array still maps its original file
     for use in (KMeans(3, random_state=0).fit, pair.scatter):
         with pytest.raises(ValueError, match=r"x\.npy was replaced since X was mapped; map it again"):
             use(before)
     # The file is replaced when the engines are about to read it.
-    source = {**where, "bounds": [0, 1500, 3001]}
+    source = BlockRows.of_all(file, file.dtype, [0, 1500, 3001])
     with pytest.raises(ValueError, match=r"x\.npy was written to or replaced since the call began"):
-        pair.call("scatter", {"source": source, "handle": "x", "about": {"name": None}})
+        pair.call("scatter", {"source": source})
     after = np.load(tmp_path / "x.npy", mmap_mode="r")
     np.testing.assert_array_equal(pair.scatter(after).gather(), X + 100)
     (tmp_path / "x.npy").unlink()

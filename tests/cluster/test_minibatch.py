@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,15 @@ def assert_same(ours: Any, theirs: Any, rows: np.ndarray, rtol: float = 1e-8) ->
     assert (ours.n_steps_, ours.n_iter_) == (theirs.n_steps_, theirs.n_iter_)
     scale = float(np.abs(theirs.cluster_centers_).max())
     np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=0, atol=rtol * scale)
-    np.testing.assert_allclose(ours._counts, theirs._counts)
     np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=rtol)
     assert_same_labels(rows, theirs.cluster_centers_, ours.labels_, theirs.labels_)
     assert ours.labels_.dtype == theirs.labels_.dtype
+    # A further step depends on how many rows each centre has had.
+    later, their_later = (copy.deepcopy(each).partial_fit(rows[:300]).cluster_centers_ for each in (ours, theirs))
+    np.testing.assert_allclose(later, their_later, rtol=0, atol=rtol * scale)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -94,7 +98,6 @@ def test_partial_fit_goes_on_as_scikit_learn_s(current: xpulab.XPUCluster, weigh
         ours.partial_fit(rows, sample_weight=w)
         theirs.partial_fit(X[part], sample_weight=w)
         np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
-        np.testing.assert_allclose(ours._counts, theirs._counts)
         np.testing.assert_array_equal(ours.labels_, theirs.labels_)
         np.testing.assert_allclose(ours.inertia_, theirs.inertia_)
     assert ours.n_steps_ == theirs.n_steps_ == 5

@@ -31,8 +31,8 @@ def X() -> np.ndarray:
 
 def growth(pair: xpulab.XPUCluster, call: Callable[[], Any]) -> tuple[float, float]:
     """Return the peak growth of the engines and of this process, divided by the bytes of their rows."""
-    pids = [*(fact["pid"] for fact in pair.facts), os.getpid()]
-    pair.blocks.clear()
+    pids = [*(fact.pid for fact in pair.facts), os.getpid()]
+    pair.rows.blocks.clear()
     for pid in pids:
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
     before = [status(pid, "VmRSS") for pid in pids]

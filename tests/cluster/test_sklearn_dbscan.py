@@ -1,13 +1,9 @@
-"""scikit-learn's tests and checks of DBSCAN on two engines, and copies, pickles and lost engines."""
+"""scikit-learn's tests and checks of DBSCAN on two engines, and copies, pickles and a stopped fit."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +12,11 @@ import pytest
 import sklearn.cluster
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from strikes import pressed_when
 from suites import run_suite
 
 import xpulab
 from xpulab.cluster import DBSCAN
-from xpulab.exceptions import EngineLostError, HandleError
 
 pytestmark = pytest.mark.cluster
 
@@ -66,80 +62,34 @@ def test_clones_pickles_and_plain_estimators(on_pair: xpulab.XPUCluster) -> None
     assert fitted.get_params() == sklearn.cluster.DBSCAN(eps=0.2).get_params()
 
 
-def die_on_rank_1(task: Any) -> None:
-    """Kill rank 1 at its next launch of a kernel."""
-
-    def die(event: Any, arguments: Any) -> None:
-        if task.comm.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    task.device.track = die
-
-
-def wait_for_the_interrupt(task: Any) -> None:
-    """Let the next check for a request to stop, inside of a pass, wait until there is one."""
+def wait_in_a_pass(task: Any, waiting: str) -> None:
+    """On an engine: let the next look for a request to stop, inside of a pass, wait until there is one."""
     from xpulab.engine.engine import Task
 
     look = Task.leave_if_cancelled
 
-    def waiting(self: Any) -> None:
+    def wait(self: Any) -> None:
         Task.leave_if_cancelled = look  # type: ignore[method-assign]
-        until = time.monotonic() + 10
+        Path(waiting).touch()
+        until = time.monotonic() + 20
         while not self.cancelled():
             assert time.monotonic() < until
             time.sleep(0.01)
         look(self)
 
-    Task.leave_if_cancelled = waiting  # type: ignore[method-assign]
+    Task.leave_if_cancelled = wait  # type: ignore[method-assign]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[xpulab.XPUCluster]:
-    with xpulab.XPUCluster(2, silence=5.0) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The active cluster; a test may lose its engines."""
-    if not cluster.running:
-        cluster.restart()
-    return cluster.activate()
-
-
-@pytest.fixture(scope="module")
-def expected(cluster: xpulab.XPUCluster) -> np.ndarray:
-    labels: np.ndarray = DBSCAN(eps=0.15).fit(X).labels_
-    assert labels.max() > 1
-    return labels
-
-
-def test_a_fit_goes_on_with_new_engines(running: xpulab.XPUCluster, expected: np.ndarray) -> None:
-    running.run(die_on_rank_1)
-    ours = DBSCAN(eps=0.15).fit(X)
-    assert any("new engines" in note for note in ours.report_.notes)
-    np.testing.assert_array_equal(ours.labels_, expected)
-
-
-def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -> None:
-    handle = running.scatter(X)
-    running.run(die_on_rank_1)
-    with pytest.raises(EngineLostError):
-        DBSCAN(eps=0.15).fit(handle)
-    running.restart()
-    with pytest.raises(HandleError, match=r"."):
-        DBSCAN(eps=0.15).fit(handle)
-
-
-def test_an_interrupted_fit_leaves_the_engines_ready(running: xpulab.XPUCluster, expected: np.ndarray) -> None:
-    running.run(wait_for_the_interrupt)
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    ours = DBSCAN(eps=0.15)
-    try:
-        with pytest.raises(KeyboardInterrupt, match=r"DBSCAN\.fit was interrupted; nothing was fitted"):
-            ours.fit(X)
-    finally:
-        timer.join()
+def test_a_fit_that_is_stopped_inside_of_a_pass_leaves_the_engines_ready(
+    losable: xpulab.XPUCluster, tmp_path: Path
+) -> None:
+    expected, ours = DBSCAN(eps=0.15).fit(X).labels_, DBSCAN(eps=0.15)
+    assert expected.max() > 1
+    losable.run(wait_in_a_pass, str(tmp_path / "waits"))
+    with (
+        pressed_when(tmp_path / "waits"),
+        pytest.raises(KeyboardInterrupt, match=r"DBSCAN\.fit was interrupted; nothing was fitted"),
+    ):
+        ours.fit(X)
     assert not hasattr(ours, "labels_")
     np.testing.assert_array_equal(ours.fit_predict(X), expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ X = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
 
 
 @pytest.fixture
-def tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of tiles, and the kernels that were compiled before."""
+def shapes(tmp_path: Path, environment: Callable[..., None]) -> Path:
+    """An empty folder of launch shapes, and the kernels that were compiled before."""
     kernels = Path(os.environ.get("XPULAB_CACHE") or platformdirs.user_cache_dir("xpulab")) / "kernels"
     kernels.mkdir(parents=True, exist_ok=True)
     (tmp_path / "kernels").symlink_to(kernels)
-    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
-    return tmp_path / "tiles"
+    environment(XPULAB_CACHE=str(tmp_path))
+    return tmp_path / "launch_shapes"
 
 
 def fitted(n_clusters: int = 5) -> Any:
@@ -38,44 +39,46 @@ def _spend_more(task: Any) -> None:
 
 
 @pytest.mark.cluster
-def test_a_fit_tunes_and_the_next_cluster_uses_the_result(tiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPULAB_TUNE", "0")
+def test_a_fit_tunes_and_the_next_cluster_uses_the_result(shapes: Path, environment: Callable[..., None]) -> None:
+    environment(XPULAB_TUNE="0")
     with xpulab.XPUCluster(2) as cluster:
         plain = fitted()
-        assert plain.report_.tiles in [f"{rows}x4x16, span 4096 (default, tuning is off)" for rows in (2, 4)]
-        assert cluster.status().tile_files == ()
+        assert plain.report_.launch_shapes in [f"{rows}x4x16, span 4096 (default, tuning is off)" for rows in (2, 4)]
+        assert cluster.status().launch_shape_files == ()
         assert "tuning is off" in str(cluster.status())
-    assert not tiles.exists()
+    assert not shapes.exists()
 
-    monkeypatch.setenv("XPULAB_TUNE", "all")
+    environment(XPULAB_TUNE="all")
     with xpulab.XPUCluster(2) as cluster:
         assert "none used yet, 0 classes tuned" in str(cluster.status())
         first = fitted()
-        assert first.report_.tiles.endswith(" (tuned)")
-        assert "the engines tried 8 tiles in between" in str(first.report_)
+        assert first.report_.launch_shapes.endswith(" (tuned)")
+        assert "the engines tried 8 launch shapes in between" in str(first.report_)
         assert "tried" not in str(fitted().report_)
-        (file,) = tiles.iterdir()
-        assert cluster.status().tile_files == (str(file),)
+        (file,) = shapes.iterdir()
+        assert cluster.status().launch_shape_files == (str(file),)
         assert str(file) in str(cluster.status())
-        assert [engine.tile for engine in cluster.status().engines] == [f"{first.report_.tiles}, 1 class tuned"] * 2
+        assert [engine.launch_shape for engine in cluster.status().engines] == [
+            f"{first.report_.launch_shapes}, 1 class tuned"
+        ] * 2
         assert "(tuned)" in cluster.status()._repr_html_()
     assert len(json.loads(file.read_text())["speeds"]["float32 d<=4 k<=8"]) == 8
 
-    monkeypatch.setenv("XPULAB_TUNE", "1")
+    environment(XPULAB_TUNE="1")
     with xpulab.XPUCluster(2) as cluster:
         assert "none used yet, 1 class tuned" in str(cluster.status())
         second = fitted()
-        assert second.report_.tiles == first.report_.tiles
+        assert second.report_.launch_shapes == first.report_.launch_shapes
         assert "tried" not in str(second.report_)
-        assert second.report_.tiles in second.report_._repr_html_()
+        assert second.report_.launch_shapes in second.report_._repr_html_()
         second.score(X)
         assert cluster.last_report is not None
-        assert cluster.last_report.tiles == first.report_.tiles
-        # A fit spends at most a twentieth of its time on tuning: a short fit tries no tiles, and a longer fit does.
+        assert cluster.last_report.launch_shapes == first.report_.launch_shapes
+        # Fits together spend about a twentieth of their time on tuning: after short fits there is no time for it yet.
         assert "tried" not in str(fitted(9).report_)
         cluster.run(_spend_more)
         third = fitted(9)
-        assert "tried 8 tiles" in str(third.report_)
+        assert "tried 8 launch shapes" in str(third.report_)
         assert len(third.report_.iterations) == 7
         assert "tried" not in str(fitted(9).report_)
         np.testing.assert_allclose(third.cluster_centers_, fitted(9).cluster_centers_, rtol=1e-5)

@@ -190,13 +190,49 @@ with ThreadPoolExecutor() as pool:
         with pytest.raises(EngineError, match=r"1 of 2 engines raised ZeroDivisionError, 1 raised KeyError\n"):
             run_cell(self.pair, "{}['a'] if rank else 1 / 0")
 
-    def test_an_error_names_commands_that_only_ipython_has(self) -> None:
-        for source, words in [
-            ("x = 1\n%timeit x", r"line 2: %timeit x\nan engine runs plain Python .* type: timeit\.timeit"),
-            ("!ls", r"line 1: !ls\nan engine runs plain Python .* type: subprocess\.run\(\.\.\., shell=True\)"),
-        ]:
-            with pytest.raises(UsageError, match=words):
-                run_cell(self.pair, source)
+    def test_magics_and_commands_of_ipython_run_on_the_ranks(self) -> None:
+        assert self.said("x = 2\n!echo $x of $size on $$HOME && exit 3\n_exit_code") == (
+            f"[0-1] 2 of 2 on {os.environ['HOME']}\n[0-1] 3\n"
+        )
+        assert self.said("found = !echo {rank}\nfound") == "[0] ['0']\n[1] ['1']\n"
+        assert self.said("%timeit -n 1 -r 1 sum(range(x))").count("1 loop each") == 2
+        timed = self.said("%time y = x + 1 + rank")
+        assert "Wall time: " in timed
+        assert self.said("y") == "[0] 3\n[1] 4\n"
+        assert "Wall time: " in self.said("%%time\nz = y + 1")
+        assert self.said("z") == "[0] 4\n[1] 5\n"
+        assert "Docstring" in self.said("print?")
+        with pytest.raises(EngineError, match="Line magic function `%nothing` not found"):
+            run_cell(self.pair, "%nothing")
+
+    def test_await(self) -> None:
+        assert self.said("import asyncio\nawait asyncio.sleep(0, rank + 5)") == "[0] 5\n[1] 6\n"
+        assert (
+            self.said("async def two():\n    await asyncio.sleep(0)\n    return 2\nn = await two()\nn") == "[0-1] 2\n"
+        )
+        run_cell(
+            self.pair,
+            "async def later():\n    await asyncio.sleep(0.1)\n    return 'later'\n"
+            "going = asyncio.ensure_future(later())\nawait asyncio.sleep(0)",
+        )
+        assert self.said("await going") == "[0-1] 'later'\n"
+        with pytest.raises(EngineError, match="raised ZeroDivisionError"):
+            run_cell(self.pair, "await asyncio.sleep(0)\n1 / 0")
+        with pytest.raises(CellInterrupted, match=r"rank 0 was in line \d: await asyncio\.sleep"):
+            self.interrupted("\nawait asyncio.sleep(60)")
+        assert self.said("await asyncio.gather(two(), two())") == "[0-1] [2, 2]\n"
+
+    def test_variables_as_items_of_the_cluster(self) -> None:
+        self.pair["sent"] = {"a": np.arange(3)}
+        assert self.said("sent['a'] += rank\nsent") == "[0] {'a': array([0, 1, 2])}\n[1] {'a': array([1, 2, 3])}\n"
+        assert [value["a"].sum() for value in self.pair["sent"]] == [3, 6]
+        assert "sent" in self.pair._ipython_key_completions_()
+        with pytest.raises(EngineError, match="there is no variable 'unknown'"):
+            self.pair["unknown"]
+        with pytest.raises(UsageError, match="expected the name of a variable"):
+            self.pair["a b"] = 1
+        with pytest.raises(TypeError, match="not iterable"):
+            list(self.pair)  # type: ignore[call-overload]
 
     def test_a_cell_that_reads_from_the_keyboard_is_told_that_there_is_none(self) -> None:
         with pytest.raises(EngineError, match="EOFError: an engine has no keyboard, so input"):
@@ -265,6 +301,8 @@ with ThreadPoolExecutor() as pool:
             "if rank == 0: comm.barrier()",
             "if rank == 0: comm.irecv(source=1).wait()",
             "if rank == 0: comm.Split(0).barrier()\nelse: comm.Split(1)\nwhile True: pass",
+            "!sleep 60",
+            "import asyncio\nasync def wait():\n    await asyncio.sleep(60)\nawait wait()",
         ],
     )
     def test_ctrl_c_ends_the_cell_on_all_ranks(self, source: str) -> None:
@@ -328,11 +366,7 @@ def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
 
 
 @pytest.mark.cluster
-def test_the_magic(
-    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(registry, "_clusters", [])
-    monkeypatch.setattr(registry, "_latest", [])
+def test_the_magic(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], no_cluster: None) -> None:
     config = Config()
     config.HistoryManager.enabled = False
     shell: Any = InteractiveShell(config=config)
@@ -347,10 +381,12 @@ def test_the_magic(
     assert shell.display_formatter.format(shown)[0]["text/plain"] == "[0] 0\n[1] 1"
     assert shell.run_cell_magic("xpu", "-h", "1") is None
     shown = capsys.readouterr().out
-    assert "usage: %%xpu [-h] [--ranks R,R] [--in NAME] [--scatter NAME] [--out NAME]" in " ".join(shown.split())
+    assert "usage: %%xpu [-h] [--ranks R,R] [--in A,B] [--scatter A,B] [--out A,B]" in " ".join(shown.split())
     shell.user_ns.update(B=np.arange(4), X=np.arange(3))
     shell.run_cell_magic("xpu", "--in B --scatter X --out both --out mine", "both, mine = int(B.sum()), X.tolist()")
     assert (shell.user_ns["both"], shell.user_ns["mine"]) == ([6, 6], [[0], [1, 2]])
+    shell.run_cell_magic("xpu", "--in B,X --out all_of --in both", "all_of = B.size + len(X) + len(both)")
+    assert shell.user_ns["all_of"] == [9, 9]
     with pytest.raises(UsageError, match="there is no variable nowhere in the notebook"):
         shell.run_cell_magic("xpu", "--in nowhere", "1")
     assert "You can write kernels in OpenCL C" in " ".join(shown.split())
@@ -364,6 +400,6 @@ def test_the_magic(
     ]:
         with pytest.raises(UsageError, match=words):
             shell.run_cell_magic("xpu", line, "1")
-    registry._clusters.clear()
+    registry.clusters.running.clear()
     shell.extension_manager.unload_extension("xpulab")
     assert "xpu" not in shell.magics_manager.magics["cell"]

@@ -39,6 +39,9 @@ def test_a_line_calls_the_function_of_its_subcommand(parser: Parser) -> None:
         ("start --dev gpu", "unknown argument: --dev gpu"),
         ("start -n", "argument -n: expected one argument\nusage: lab start"),
         ("start --env A", "argument --env: received 'A', expected NAME=VALUE or RANK:NAME=VALUE\nusage: lab start"),
+        ("start -np 4", "unknown argument: -np; did you mean -n 4?\nusage: lab start [-h]"),
+        ("start --env A=1 -np", "unknown argument: -np; did you mean -n?\nusage: lab start [-h]"),
+        ("start -n p", "argument -n: received 'p', expected an integer of at least 1\nusage: lab start"),
         ("start -n -2", "argument -n: received '-2', expected an integer of at least 1\nusage: lab start"),
     ],
 )
@@ -79,4 +82,4 @@ def test_help_names_the_defaults(parser: Parser) -> None:
     ],
 )
 def test_the_words_that_may_follow(parser: Parser, before: str, words: list[str]) -> None:
-    assert parser.follow(before.split()) == words
+    assert list(parser.follow(before.split())) == words

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.covariance
+from presses import interrupted_calls
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -115,7 +116,7 @@ def test_handles_mapped_files_and_frames(current: xpulab.XPUCluster, tmp_path: P
 
 
 @three
-def test_what_is_refused(current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(current: xpulab.XPUCluster) -> None:
     X = made(20, 3, np.float64)
     ours = EmpiricalCovariance()
     for method in (ours.mahalanobis, ours.score):
@@ -130,12 +131,7 @@ def test_what_is_refused(current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyP
     ours.fit(X)
     with pytest.raises(ValueError, match="X has 2 features, but EmpiricalCovariance is expecting 3"):
         ours.mahalanobis(X[:, :2])
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(current), "call", interrupted)
+    with interrupted_calls():
         with pytest.raises(KeyboardInterrupt, match=r"nothing was fitted: call it again"):
             ours.fit(X)
         with pytest.raises(NotFittedError):
@@ -167,6 +163,6 @@ _checks = parametrize_with_checks([EmpiricalCovariance(), IncrementalEmpiricalCo
 # The list of checks in scikit-learn 1.7 has a generator, and pytest warns about it.
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 @pytest.mark.filterwarnings("ignore:Only one sample available:UserWarning")
-def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any) -> None:
+    pair.activate()
     check(estimator)

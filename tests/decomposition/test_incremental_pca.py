@@ -43,6 +43,7 @@ def agree(ours: Any, theirs: Any, dtype: Any) -> None:
         assert ours.components_.dtype == theirs.components_.dtype
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), [(400, 12), (60, 40)])
@@ -76,7 +77,7 @@ def test_as_scikit_learn(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("whiten", [False, True])
 def test_batch_by_batch(pair: XPUCluster, monkeypatch: Any, dtype: Any, whiten: bool) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     X = made(200, 8, dtype)
     ours, theirs = IncrementalPCA(3, whiten=whiten), sklearn.decomposition.IncrementalPCA(3, whiten=whiten)
     for start, stop in [(0, 5), (5, 60), (60, 61), (61, 200)]:
@@ -90,7 +91,7 @@ def test_batch_by_batch(pair: XPUCluster, monkeypatch: Any, dtype: Any, whiten: 
 
 
 def test_refused_as_scikit_learn_does(pair: XPUCluster, monkeypatch: Any) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     X = made(20, 8)
     for ours in (IncrementalPCA, sklearn.decomposition.IncrementalPCA):
         with pytest.raises(ValueError, match="n_components=9 invalid for n_features=8"):

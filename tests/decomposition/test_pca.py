@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.decomposition
+from presses import interrupted_calls
+from sent import nothing_sent
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
 from xpulab import XPUCluster
 from xpulab.cluster import KMeans
-from xpulab.data import Outgoing, ShardedArray
+from xpulab.data import ShardedArray
 from xpulab.decomposition import PCA
 
 pytestmark = pytest.mark.cluster
@@ -41,6 +43,7 @@ def agree(ours: Any, theirs: Any, tolerance: float, names: list[str] = NUMBERS) 
     assert ours.components_.dtype == theirs.components_.dtype
 
 
+@pytest.mark.fraction(2)
 @on_one_and_three
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("svd_solver", SOLVERS)
@@ -67,7 +70,7 @@ def test_as_scikit_learn(current: XPUCluster, svd_solver: str, dtype: Any, n: in
 @pytest.mark.parametrize("n_components", [None, 0, 0.5, 0.95, "mle"])
 @pytest.mark.parametrize("n", [300, 7])
 def test_how_many_components(pair: XPUCluster, monkeypatch: Any, svd_solver: str, n_components: Any, n: int) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     if n == 7 and n_components == "mle":
         pytest.skip("scikit-learn refuses it too, see below")
     X = made(n, 9)
@@ -92,24 +95,21 @@ def test_how_many_components(pair: XPUCluster, monkeypatch: Any, svd_solver: str
     ],
     ids=str,
 )
-def test_refused_as_scikit_learn_does_before_anything_is_sent(
-    pair: XPUCluster, monkeypatch: Any, arguments: Any, shape: Any
-) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
-    monkeypatch.setattr(Outgoing, "send_rows", None)
+def test_refused_as_scikit_learn_does_before_anything_is_sent(pair: XPUCluster, arguments: Any, shape: Any) -> None:
+    pair.activate()
     X = made(*shape)
     with pytest.raises(ValueError, match=r"n_components|svd_solver") as theirs:
         sklearn.decomposition.PCA(**arguments).fit(X)
-    with pytest.raises(ValueError, match=r"n_components|svd_solver") as ours:
+    with nothing_sent(pair), pytest.raises(ValueError, match=r"n_components|svd_solver") as ours:
         PCA(**arguments).fit(X)
     assert str(ours.value) == str(theirs.value)
     with pytest.raises(NotFittedError):
         PCA(**arguments).transform(X)
 
 
-def test_small_singular_values_keep_their_accuracy(pair: XPUCluster, monkeypatch: Any) -> None:
+def test_small_singular_values_keep_their_accuracy(pair: XPUCluster) -> None:
     """The triangle gives them. In the covariance matrix their squares are below the rounding error."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     random = np.random.default_rng(0)
     left, right = (np.linalg.qr(random.normal(size=shape))[0] for shape in [(1000, 8), (8, 8)])
     X = left * np.logspace(0, -10, 8) @ right.T
@@ -133,12 +133,11 @@ def test_float32_is_as_good_as_scikit_learn(current: XPUCluster, svd_solver: str
 
 
 @on_one_and_three
-def test_a_pipeline_on_handles_moves_no_rows(current: XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_on_handles_moves_no_rows(current: XPUCluster, written: list[int]) -> None:
     X = made(600, 10)
     handle = current.scatter(X)
     expected = make_pipeline(PCA(4), KMeans(3, random_state=0)).fit(X)[-1].cluster_centers_
-    for name in ("send_rows", "_copies"):
-        monkeypatch.setattr(Outgoing, name, None)
+    del written[:]
     steps = make_pipeline(PCA(4), KMeans(3, random_state=0)).fit(handle)
     np.testing.assert_allclose(steps[-1].cluster_centers_, expected)
     made_of_it = steps[0].transform(handle)
@@ -146,8 +145,7 @@ def test_a_pipeline_on_handles_moves_no_rows(current: XPUCluster, monkeypatch: p
     assert (made_of_it.shape, made_of_it.counts) == ((600, 4), handle.counts)
     back = steps[0].inverse_transform(made_of_it)
     assert isinstance(back, ShardedArray)
-    monkeypatch.undo()
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [current])
+    assert written == []
     np.testing.assert_allclose(back.gather(), steps[0].inverse_transform(steps[0].transform(X)), atol=1e-12)
     with pytest.raises(ValueError, match="transform='default'"):
         PCA(2).set_output(transform="pandas").fit(X).transform(handle)
@@ -156,10 +154,10 @@ def test_a_pipeline_on_handles_moves_no_rows(current: XPUCluster, monkeypatch: p
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_mapped_file_and_a_frame(pair: XPUCluster, monkeypatch: Any, tmp_path: Path, order: Any) -> None:
+def test_a_mapped_file_and_a_frame(pair: XPUCluster, tmp_path: Path, order: Any) -> None:
     import pandas as pd
 
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     X = np.asarray(made(400, 6), order=order)
     np.save(tmp_path / "X.npy", X)
     theirs = sklearn.decomposition.PCA(3, whiten=True).fit(X)
@@ -176,8 +174,8 @@ def test_a_mapped_file_and_a_frame(pair: XPUCluster, monkeypatch: Any, tmp_path:
         PCA(3).fit(np.load(tmp_path / "X.npy", mmap_mode="r"))
 
 
-def test_columns_that_are_constant_or_sorted(pair: XPUCluster, monkeypatch: Any) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_columns_that_are_constant_or_sorted(pair: XPUCluster) -> None:
+    pair.activate()
     X = made(500, 6, offset=1e4)
     X[:, 0], X[:, 1] = 7.0, np.sort(X[:, 1])
     for svd_solver in ("covariance_eigh", "full", "randomized"):
@@ -190,15 +188,11 @@ def test_columns_that_are_constant_or_sorted(pair: XPUCluster, monkeypatch: Any)
     np.testing.assert_allclose(same.explained_variance_, 0, atol=1e-30)
 
 
-def test_an_interrupt_leaves_it_unfitted(pair: XPUCluster, monkeypatch: Any) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_an_interrupt_leaves_it_unfitted(pair: XPUCluster) -> None:
+    pair.activate()
     X, pca = made(50, 4), PCA(2)
-
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("xpulab.estimator.call.Call.send", stop)
-    with pytest.raises(KeyboardInterrupt, match=r"PCA.fit was interrupted; nothing was fitted: call it again"):
+    words = r"PCA.fit was interrupted; nothing was fitted: call it again"
+    with interrupted_calls(), pytest.raises(KeyboardInterrupt, match=words):
         pca.fit(X)
     with pytest.raises(NotFittedError):
         pca.transform(X)

@@ -14,6 +14,7 @@ from xpulab.decomposition import TruncatedSVD
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("algorithm", ["arpack", "randomized"])
@@ -47,7 +48,7 @@ def test_bases_are_orthonormal_whatever_the_normalizer(
     pair: XPUCluster, monkeypatch: Any, power_iteration_normalizer: Any
 ) -> None:
     """Without a normalizer, rounding destroys all but the first component in scikit-learn's result for these rows."""
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     random = np.random.default_rng(0)
     X = (random.normal(size=(500, 10)) * np.logspace(0, -2, 10) + 5).astype(np.float32)
     ours = TruncatedSVD(4, power_iteration_normalizer=power_iteration_normalizer, random_state=0).fit(X)
@@ -55,6 +56,6 @@ def test_bases_are_orthonormal_whatever_the_normalizer(
 
 
 def test_too_many_components(pair: XPUCluster, monkeypatch: Any) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+    pair.activate()
     with pytest.raises(ValueError, match=r"n_components\(10\) must be <= n_features\(9\)"):
         TruncatedSVD(10).fit(np.ones((20, 9)))

@@ -12,23 +12,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from leftovers import not_of_others, processes_marked, processes_of, shared_memory
+from leftovers import left_in_memory, processes_marked, shared_memory
 
 import xpulab
 from xpulab.deploy import cluster as registry
-from xpulab.deploy.cluster import find_current
+from xpulab.deploy.current import find_current, latest_cluster, latest_start
 from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Ranks
+from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import core_ranges
-from xpulab.deploy.processes.processes import Launched
+from xpulab.deploy.processes.launched import Launched
+from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.exceptions import (
     ClusterStartError,
     DeviceNotFoundError,
@@ -40,8 +41,9 @@ from xpulab.exceptions import (
     PlanError,
 )
 from xpulab.report import progress
+from xpulab.sharing.answers import Reply
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -64,13 +66,13 @@ def wait_until_gone(pids: list[int], seconds: float) -> None:
 
 
 def pids_of(cluster: xpulab.XPUCluster) -> list[int]:
-    assert cluster._processes is not None
-    return cluster._processes.pids()
+    assert cluster.engines.processes is not None
+    return cluster.engines.processes.pids()
 
 
 @pytest.mark.parametrize("scheduler", ["Slurm", "PBS", "LSF"])
 def test_within_a_batch_job_the_engines_start_on_this_host(
-    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: str, tmp_path: Path, environment: Callable[..., None]
 ) -> None:
     """The test sets the variables of a scheduler for a job on this host and another, because there is no scheduler."""
     here = socket.gethostname()
@@ -83,24 +85,22 @@ def test_within_a_batch_job_the_engines_start_on_this_host(
         "PBS": {"PBS_JOBID": "7", "PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_ENVIRONMENT": "PBS_BATCH"},
         "LSF": {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"elsewhere 1 {here} 1"},
     }  # fmt: skip
-    for name, value in variables[scheduler].items():
-        monkeypatch.setenv(name, value)
+    environment(**variables[scheduler])
     if scheduler == "Slurm":
         with xpulab.XPUCluster(2, timeout=60, launcher="local") as cluster:
             assert cluster.run(lambda task: task.comm.size) == [2, 2]
-            assert {fact["host"] for fact in cluster.facts} == {here}
+            assert {fact.host for fact in cluster.facts} == {here}
     else:  # what a cluster calls, without the cluster
-        start = intel.command([Ranks(HERE, 2)])
+        start = intel.command([RanksOfHost(HERE, 2)])
         command = [*start.words, "-n", "2", "hostname"]
-        environment = {**os.environ, **start.environment}
-        said = subprocess.check_output(command, env=environment, text=True, timeout=60)
+        said = subprocess.check_output(command, env={**os.environ, **start.environment}, text=True, timeout=60)
         assert said.splitlines() == [here] * 2
 
 
 def test_a_cluster_starts_and_leaves_nothing() -> None:
     with xpulab.XPUCluster(2) as cluster:
         pids = pids_of(cluster)
-        folder = cluster._processes.folder  # type: ignore[union-attr]
+        folder = cluster.engines.processes.folder  # type: ignore[union-attr]
         assert len(pids) >= 5  # controller and its monitor, mpiexec and its proxy, two engines
         assert xpulab.current_cluster() is cluster
         status = cluster.status()
@@ -165,7 +165,7 @@ def test_start_twice_is_harmless(pair: xpulab.XPUCluster) -> None:
 def test_one_of_several_clusters_is_active(pair: xpulab.XPUCluster) -> None:
     said: list[str] = []
     with followed(said), xpulab.XPUCluster(1, timeout=60) as other:
-        shared = core_ranges(sorted({core for fact in other.facts for core in fact["cores"]}))
+        shared = core_ranges(sorted({core for fact in other.facts for core in fact.cores}))
         assert (
             f"the cluster {pair.label} of this process is still running and uses the same cores {shared}: together "
             "they are slower; if you do not need it, call its stop()"
@@ -200,7 +200,7 @@ def test_more_engines_than_cores_warn_or_are_refused(monkeypatch: pytest.MonkeyP
     def reached(*_: Any, **__: Any) -> None:
         raise Reached
 
-    monkeypatch.setattr("xpulab.deploy.cluster.Launched.start", reached)  # tests with the `cluster` fixture start some
+    monkeypatch.setattr("xpulab.deploy.life.Launched.start", reached)  # tests with the `cluster` fixture start some
     n = len(os.sched_getaffinity(0)) + 1
     with pytest.warns(OversubscribedWarning, match="share"), pytest.raises(Reached):
         xpulab.XPUCluster(n, timeout=60).start()
@@ -235,7 +235,7 @@ def test_every_port_is_on_loopback(pair: xpulab.XPUCluster) -> None:
 
 
 def test_connection_files_are_private(pair: xpulab.XPUCluster) -> None:
-    folder: Path = pair._processes.folder  # type: ignore[union-attr]
+    folder: Path = pair.engines.processes.folder  # type: ignore[union-attr]
     assert folder.stat().st_mode & 0o777 == 0o700
     files = list((folder / "security").iterdir())
     assert files
@@ -260,7 +260,7 @@ def test_what_a_function_prints_is_in_the_logs(pair: xpulab.XPUCluster) -> None:
 def test_logs_hold_no_key(pair: xpulab.XPUCluster) -> None:
     import json
 
-    folder: Path = pair._processes.folder  # type: ignore[union-attr]
+    folder: Path = pair.engines.processes.folder  # type: ignore[union-attr]
     key = json.loads((folder / "security" / "ipcontroller-client.json").read_text())["key"]
     assert len(key) > 10
     assert "IPEngine" in pair.logs()
@@ -295,17 +295,17 @@ def test_a_start_that_fails_shows_the_engines_message(in_a_notebook: bool) -> No
     wait_until_gone([child.pid for child in set(psutil.Process().children(recursive=True)) - before], 5)
 
 
-def test_an_engine_that_cannot_import_shows_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_import_shows_its_traceback(environment: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('a broken installation')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    environment(PYTHONPATH=str(tmp_path))
     with pytest.raises(ClusterStartError, match="a broken installation"):
         xpulab.XPUCluster(1).start()
 
 
 def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines wait for their placement, which is never sent."""
-    monkeypatch.setattr("xpulab.deploy.processes.processes.Launched._place", lambda *_: None)
+    monkeypatch.setattr("xpulab.deploy.processes.launched.Launched._place", lambda *_: None)
     before = set(processes_marked())
     with pytest.raises(ClusterStartError, match="not ready in time"):
         xpulab.XPUCluster(1, timeout=0.5).start()
@@ -313,17 +313,19 @@ def test_a_start_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.timeout(60)
-def test_a_rank_that_is_stopped_when_all_have_registered_ends_the_start() -> None:
-    class Stopping(xpulab.XPUCluster):
-        def _exchange(self, name: str, *given: Any) -> list[dict[str, Any]]:
-            assert self._processes is not None
-            for process in map(psutil.Process, self._processes.pids()):
+def test_a_rank_that_is_stopped_when_all_have_registered_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopping(Conversation):
+        def exchange(self, name: str, *given: Any) -> list[Reply]:
+            assert self.engines.processes is not None
+            for process in map(psutil.Process, self.engines.processes.pids()):
                 if "xpulab.engine" in process.cmdline()[:4]:
                     process.suspend()
-            return super()._exchange(name, *given)
+            return super().exchange(name, *given)
+
+    monkeypatch.setattr("xpulab.deploy.cluster.Conversation", Stopping)
 
     with pytest.raises(ClusterStartError, match=r"an engine \(pid \d+\) was stopped while the cluster was starting"):
-        Stopping(1, silence=1.0).start()
+        xpulab.XPUCluster(1, silence=1.0).start()
 
 
 def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
@@ -339,30 +341,30 @@ def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
 
 def test_a_killed_engine_is_an_error_within_seconds() -> None:
     before = shared_memory()
-    cluster = xpulab.XPUCluster(2, recover=False).start()
-    pids = pids_of(cluster)
-    children = [pid for pids in cluster.run(_start_children) for pid in pids]
-    os.kill(cluster.facts[1]["pid"], signal.SIGKILL)
-    started = time.monotonic()
-    wait_until_gone(children, 5)  # before any call
-    assert not not_of_others(shared_memory() - before)
-    with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
-        _run_until_lost(cluster)
-    assert time.monotonic() - started < 5
-    wait_until_gone(pids, 5)
-    with pytest.raises(NoClusterError, match="not running"):
-        cluster.run(lambda task: 0)
+    with xpulab.XPUCluster(2, recover=False) as cluster:
+        pids = pids_of(cluster)
+        children = [pid for pids in cluster.run(_start_children) for pid in pids]
+        os.kill(cluster.facts[1].pid, signal.SIGKILL)
+        started = time.monotonic()
+        wait_until_gone(children, 5)  # before any call
+        assert not left_in_memory(before)
+        with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
+            _run_until_lost(cluster)
+        assert time.monotonic() - started < 5
+        wait_until_gone(pids, 5)
+        with pytest.raises(NoClusterError, match="not running"):
+            cluster.run(lambda task: 0)
 
 
 def test_a_killed_engine_ends_a_task_that_runs() -> None:
-    cluster = xpulab.XPUCluster(2, recover=False).start()
-    pid = cluster.facts[0]["pid"]
-    killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {pid}"])
-    started = time.monotonic()
-    with pytest.raises(EngineLostError, match=f"pid {pid}"):
-        cluster.run(_sleep, 60)
-    assert time.monotonic() - started < 6
-    killer.wait()
+    with xpulab.XPUCluster(2, recover=False) as cluster:
+        pid = cluster.facts[0].pid
+        killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {pid}"])
+        started = time.monotonic()
+        with pytest.raises(EngineLostError, match=f"pid {pid}"):
+            cluster.run(_sleep, 60)
+        assert time.monotonic() - started < 6
+        killer.wait()
 
 
 def _start_children(task: Any) -> list[int]:
@@ -400,7 +402,7 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     code = (
         f"import time, xpulab\nfrom typing import Any\n{inspect.getsource(_start_children)}\n"
         "c = xpulab.XPUCluster(2).start()\nc.run(_start_children)\n"
-        "print(*c._processes.pids(), flush=True)\ntime.sleep(100)"
+        "print(*c.engines.processes.pids(), flush=True)\ntime.sleep(100)"
     )
     before = shared_memory()
     notebook = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -411,19 +413,29 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     notebook.wait()
     notebook.stdout.close()
     wait_until_gone(pids, 15)
-    assert not not_of_others(shared_memory() - before)
+    assert not left_in_memory(before)
+
+
+def test_a_program_that_imports_the_class_only_stops_its_cluster_when_it_exits() -> None:
+    code = (
+        "import atexit\natexit.register(lambda: print(c.running))\n"  # called last
+        "from xpulab import XPUCluster\nc = XPUCluster(1, display='none').start()\nprint(c.running)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["itself", "its heart monitor"])
 def test_everything_ends_when_the_controller_is_killed(which: int) -> None:
-    cluster = xpulab.XPUCluster(1, recover=False).start()
-    pids = pids_of(cluster)
-    os.kill(cluster._processes._pids_of("controller")[which], signal.SIGKILL)  # type: ignore[union-attr]
-    started = time.monotonic()
-    with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
-        _run_until_lost(cluster)
-    assert time.monotonic() - started < 5
-    wait_until_gone(pids, 10)
+    with xpulab.XPUCluster(1, recover=False) as cluster:
+        pids = pids_of(cluster)
+        controller = psutil.Process(cluster.engines.processes.record.processes["controller"][0])  # type: ignore[union-attr]
+        [controller, *controller.children(recursive=True)][which].kill()
+        started = time.monotonic()
+        with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
+            _run_until_lost(cluster)
+        assert time.monotonic() - started < 5
+        wait_until_gone(pids, 10)
 
 
 def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,6 +454,7 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
     def strike() -> None:
         until = time.monotonic() + 30  # so that it never strikes another test's cluster
         while not killed and time.monotonic() < until:
+            time.sleep(0.01)
             for child in set(psutil.Process().children()) - others:
                 with contextlib.suppress(psutil.Error):
                     if "xpulab.deploy.processes.controller" in child.cmdline() and (monitors := child.children()):
@@ -457,7 +470,8 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
 
 def test_everything_ends_when_the_notebook_exits() -> None:
     code = (
-        "import xpulab\nc = xpulab.XPUCluster(1).start()\nprint(*c._processes.pids(), c._processes.folder, flush=True)"
+        "import xpulab\nc = xpulab.XPUCluster(1).start()\np = c.engines.processes\n"
+        "print(*p.pids(), p.folder, flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *pids, folder = done.stdout.split()
@@ -501,6 +515,24 @@ def test_the_same_error_on_all_ranks_shows_once(pair: xpulab.XPUCluster) -> None
     assert str(caught.value).count("Traceback") == 1
 
 
+def test_a_call_reads_no_output_after_the_next_call_has_ended(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files are closed by then, and what child processes of the next call print is shown."""
+
+    def print_later(task: Any) -> None:
+        subprocess.Popen(["sh", "-c", "sleep 0.5; echo late"])
+
+    with pair.tasks.following() as following:
+        following.finish()
+        pair.run(print_later)  # by another thread, in a program with several
+    shown, deadline = "", time.monotonic() + 5
+    while "late" not in shown and time.monotonic() < deadline:
+        time.sleep(0.05)
+        shown += capsys.readouterr().out
+    assert "late" in shown
+
+
 def test_tasks_from_threads_never_interleave(pair: xpulab.XPUCluster) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -513,7 +545,7 @@ def test_tasks_from_threads_never_interleave(pair: xpulab.XPUCluster) -> None:
 
 
 def test_the_controller_does_not_grow_with_the_data(pair: xpulab.XPUCluster) -> None:
-    controller = psutil.Process(pair._processes._watched["controller"][0])  # type: ignore[union-attr]
+    controller = psutil.Process(pair.engines.processes.record.processes["controller"][0])  # type: ignore[union-attr]
     X = np.zeros((1 << 20, 16), np.float32)  # 64 MiB
     pair.scatter(X[:1000]).gather()
     before = controller.memory_info().rss
@@ -522,14 +554,16 @@ def test_the_controller_does_not_grow_with_the_data(pair: xpulab.XPUCluster) -> 
     assert controller.memory_info().rss - before < 8 << 20
 
 
-def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_that_fails_late_ends_the_start_at_once(
+    monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None], tmp_path: Path
+) -> None:
     (tmp_path / "dpctl").mkdir()
     (tmp_path / "dpctl" / "__init__.py").write_text("raise ImportError('broken after MPI_Init')")
     # The probe is given a healthy answer, as if the environment had been broken since.
     found = xpulab.XPUCluster().plan()
-    monkeypatch.setattr(xpulab.XPUCluster, "_make_plan", lambda *_: found)
+    monkeypatch.setattr("xpulab.deploy.planning.Planning._make_plan", lambda *_: found)
     monkeypatch.setattr("xpulab.deploy.planning.probe", lambda: None)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    environment(PYTHONPATH=str(tmp_path))
     started = time.monotonic()
     with pytest.raises(ClusterStartError, match="broken after MPI_Init"):
         xpulab.XPUCluster(1).start()
@@ -542,16 +576,18 @@ def test_an_engine_that_fails_late_ends_the_start_at_once(monkeypatch: pytest.Mo
 )
 def test_an_engine_lost_before_mpi_has_begun_ends_the_start_in_seconds(number: signal.Signals, words: str) -> None:
     found: list[tuple[int, float]] = []
-    others = processes_of(os.getpid())
+    others = set(psutil.Process().children(recursive=True))
 
     def strike() -> None:
         until = time.monotonic() + 30  # so that it never strikes another test's cluster
         while not found and time.monotonic() < until:
-            for pid, line in processes_of(os.getpid()).items():
-                if pid not in others and "mpiexec" not in line and "xpulab.engine" in line and "pmi_proxy" not in line:
-                    os.kill(pid, number)
-                    found.append((pid, time.monotonic()))
-                    break
+            time.sleep(0.01)
+            for child in set(psutil.Process().children(recursive=True)) - others:
+                with contextlib.suppress(psutil.Error):
+                    if "xpulab.engine" in child.cmdline()[:4]:
+                        child.send_signal(number)
+                        found.append((child.pid, time.monotonic()))
+                        break
 
     thread = threading.Thread(target=strike)
     thread.start()
@@ -574,11 +610,11 @@ def test_a_stop_from_another_thread_ends_the_task_that_runs() -> None:
 
 def test_a_stop_ends_the_others_where_a_process_has_just_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = xpulab.XPUCluster(1, timeout=60).start()
-    assert cluster._processes is not None
-    folder, pids = cluster._processes.folder, pids_of(cluster)
+    assert cluster.engines.processes is not None
+    folder, pids = cluster.engines.processes.folder, pids_of(cluster)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    monkeypatch.setattr(cluster._processes, "pids", lambda: [ended.pid, *pids])
+    monkeypatch.setattr(cluster.engines.processes, "pids", lambda: [ended.pid, *pids])
     monkeypatch.setattr(psutil, "pid_exists", lambda pid: True)  # as it was a moment ago
     cluster.stop()
     wait_until_gone(pids, 2)
@@ -600,7 +636,7 @@ def test_a_rank_that_raises_after_the_others_have_ended(pair: xpulab.XPUCluster)
 
 
 def test_a_rank_that_fails_before_mpi_has_begun_ends_the_start_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Callable[..., None], tmp_path: Path
 ) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text(
@@ -610,26 +646,26 @@ def test_a_rank_that_fails_before_mpi_has_begun_ends_the_start_at_once(
     )
     import mpi4py
 
-    monkeypatch.setenv("XPULAB_TEST_MPI4PY", str(Path(mpi4py.__file__).parent))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    environment(
+        XPULAB_TEST_MPI4PY=str(Path(mpi4py.__file__).parent),
+        PYTHONPATH=os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
+    )
     with pytest.raises(ClusterStartError, match=r"(?s)ended while the cluster was starting.*broken on rank 1"):
         xpulab.XPUCluster(2, timeout=60).start()
 
 
 def test_logs_and_restart_are_of_a_start_that_failed_and_the_last_report_of_the_cluster_before(
-    monkeypatch: pytest.MonkeyPatch,
+    no_cluster: None,
 ) -> None:
-    monkeypatch.setattr(registry, "_clusters", [])
-    monkeypatch.setattr(registry, "_latest", [])
     with pytest.raises(NoClusterError):
-        registry.latest_start()
+        latest_start()
     ran, failed = xpulab.XPUCluster(1), [xpulab.XPUCluster(1, devices="warp", display="none") for _ in range(2)]
-    ran._seconds_to_start = 1.0
-    registry._latest[:] = [ran]
+    ran.life.seconds_to_start = 1.0
+    registry.clusters.latest[:] = [ran]
     for each in failed:
         with pytest.raises(DeviceNotFoundError):
             each.start()
-        assert registry.latest_start() is each
+        assert latest_start() is each
         assert "ipcontroller" in each.logs()
-        assert registry.latest_cluster() is ran
-    assert registry._latest == [ran, failed[1]]
+        assert latest_cluster() is ran
+    assert registry.clusters.latest == [ran, failed[1]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from reports import EVIL, Document
 
-from xpulab.deploy import devices as module
 from xpulab.deploy.devices import Devices, devices
 from xpulab.deploy.plan.plan import plan
 from xpulab.deploy.plan.probe import Probe
@@ -68,6 +67,6 @@ def test_everything_is_escaped() -> None:
 
 def test_no_device_is_no_error_here(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = replace(machine("laptop"), devices=())
-    monkeypatch.setattr(module.probes, "probe", lambda: nothing)
+    monkeypatch.setattr("xpulab.deploy.plan.probe.probe", lambda: nothing)
     assert devices().plan is None
     assert "type: %xpu_cluster doctor" in str(devices())

@@ -76,7 +76,7 @@ def test_a_script_on_ranks_works_in_any_folder(folder: Path) -> None:
     "words",
     [
         ["xpulab.engine.devices"],
-        ["xpulab.deploy.remote.about", "intel", ""],
+        ["xpulab.deploy.remote.describe_host", "intel", ""],
         ["xpulab.deploy.remote.agent"],
         ["xpulab.deploy.remote.relay"],
         ["xpulab.deploy.jobs.keeper"],

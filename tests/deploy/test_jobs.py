@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ EXPECTED = "PENDING (Resources), expected to start at 2026-11-24 00:30:00"
     ],
 )  # fmt: skip
 def test_what_squeue_says(said: str, expected: Look) -> None:
-    assert slurm.read(said) == expected
+    assert slurm.parse_state(said) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_what_squeue_says(said: str, expected: Look) -> None:
     ],
 )
 def test_what_slurm_never_gives_is_no_wait(reason: str, cure: str) -> None:
-    look = slurm.read(f"PENDING|{reason}|N/A||\n")
+    look = slurm.parse_state(f"PENDING|{reason}|N/A||\n")
     assert look == Look("never", f"PENDING ({reason})")
-    assert re.search(cure, slurm.cure(look.words))
+    assert re.search(cure, slurm.advice(look.words))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_what_slurm_never_gives_is_no_wait(reason: str, cure: str) -> None:
     ],
 )
 def test_what_slurm_may_give_later_is_a_wait(reason: str) -> None:
-    assert slurm.read(f"PENDING|{reason}|N/A||\n").state == "waiting"
+    assert slurm.parse_state(f"PENDING|{reason}|N/A||\n").state == "waiting"
 
 
 def test_how_a_job_ends_is_in_the_log_before_squeue_says_it() -> None:
     log = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026 DUE TO TIME LIMIT ***"
-    assert slurm.read("COMPLETING|None|x|node1|node1", log).words == "reached its time limit"
+    assert slurm.parse_state("COMPLETING|None|x|node1|node1", log).words == "reached its time limit"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,10 @@ def test_how_a_job_ends_is_in_the_log_before_squeue_says_it() -> None:
     ],
 )
 def test_a_job_whose_script_ends_was_not_cancelled_although_its_steps_are(said: str, expected: Look) -> None:
-    assert slurm.read(said, "slurmstepd-n: error: *** STEP 7.0 ON n CANCELLED AT 2026-01-01T00:00:00 ***") == expected
+    assert (
+        slurm.parse_state(said, "slurmstepd-n: error: *** STEP 7.0 ON n CANCELLED AT 2026-01-01T00:00:00 ***")
+        == expected
+    )
 
 
 QSTAT = """Job Id: 7.server
@@ -198,12 +201,12 @@ QSTAT = """Job Id: 7.server
     ],
 )  # fmt: skip
 def test_what_qstat_says(state: str, more: str, expected: Look) -> None:
-    assert pbs.read(QSTAT.format(state=state, more=more)) == expected
+    assert pbs.parse_state(QSTAT.format(state=state, more=more)) == expected
 
 
 def test_the_nodes_of_a_job_of_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside of the job they are in PBS_NODEFILE, and outside in exec_host; a host may be there several times."""
-    assert pbs.named("7.server", "a/0*16+localhost/1*16+a/2") == Job(
+    assert pbs.submitted_job("7.server", "a/0*16+localhost/1*16+a/2") == Job(
         "7.server", ("a", "localhost"), "localhost", "pbs", True
     )
     file = tmp_path / "nodes"
@@ -216,22 +219,22 @@ def test_the_nodes_of_a_job_of_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pbs.allocation({**inside, "PBS_NODEFILE": "/no/file"})
 
 
-def test_pbs_tmrsh_starts_ranks_in_a_job_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pbs_tmrsh_starts_ranks_in_a_job_where_it_is_there(tmp_path: Path, environment: Callable[..., None]) -> None:
     job = Job("7.server", ("a", "b"), "a", "pbs")
-    monkeypatch.setenv("PBS_JOBID", "7.server")
-    monkeypatch.setattr(shutil, "which", lambda name: f"/pbs/{name}")
-    assert pbs.starter(job) == ("/pbs/pbs_tmrsh",)
+    (tmp_path / "pbs_tmrsh").touch(0o755)
+    environment(PBS_JOBID="7.server", PATH=str(tmp_path))
+    assert pbs.starter(job) == (str(tmp_path / "pbs_tmrsh"),)
     assert pbs.starter(Job("7.server", ("a", "b"), "a", "pbs", submitted=True)) == ()
     assert pbs.launcher("b", job, None).command(["true"])[0] == "ssh"
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (tmp_path / "pbs_tmrsh").unlink()
     assert pbs.starter(job) == ()
 
 
 def test_ids_from_what_was_said() -> None:
-    assert slurm.number("7;cluster\n") == "7"
-    assert slurm.number("warning\n7\n") == "7"
-    assert pbs.number("7.server\n") == "7.server"
-    assert (slurm.number(""), pbs.number("\n")) == ("", "")
+    assert slurm.parse_job_id("7;cluster\n") == "7"
+    assert slurm.parse_job_id("warning\n7\n") == "7"
+    assert pbs.parse_job_id("7.server\n") == "7.server"
+    assert (slurm.parse_job_id(""), pbs.parse_job_id("\n")) == ("", "")
 
 
 def test_a_name_of_slurm_that_is_not_the_hostname() -> None:
@@ -262,9 +265,9 @@ def test_a_name_of_slurm_that_is_not_the_hostname() -> None:
     ],
 )
 def test_what_is_refused_before_a_job_is_submitted(
-    arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None]
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    environment(SLURM_JOB_ID=None)
     monkeypatch.setattr("xpulab.deploy.mpi.choice.find", lambda name: choice_found)
     with pytest.raises(UsageError, match=message):
         xpulab.XPUCluster(2, display="none", **arguments).plan(show=True)
@@ -273,10 +276,8 @@ def test_what_is_refused_before_a_job_is_submitted(
 choice_found = Found("/a/mpiexec", (4, 1, 4))
 
 
-def test_in_an_allocation_no_other_job_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"JOB_ID": "7", "JOB_NODELIST": "node0"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setenv("SLURMD_NODENAME", "node0")
+def test_in_an_allocation_no_other_job_is_asked_for(environment: Callable[..., None]) -> None:
+    environment(SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node0", SLURMD_NODENAME="node0")
     for launcher in (None, "slurm"):
         with pytest.raises(
             UsageError, match="--nodes was given, but this process runs in Slurm's job 7, whose nodes node0"
@@ -284,17 +285,17 @@ def test_in_an_allocation_no_other_job_is_asked_for(monkeypatch: pytest.MonkeyPa
             xpulab.XPUCluster(2, nodes=2, launcher=launcher).plan()
 
 
-def test_a_start_without_the_programs_of_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+def test_a_start_without_the_programs_of_the_scheduler(environment: Callable[..., None], tmp_path: Path) -> None:
+    environment(PATH=str(tmp_path), SLURM_JOB_ID=None)
     for launcher, submits in (("slurm", "sbatch"), ("pbs", "qsub")):
         with pytest.raises(ClusterStartError, match=f"{submits} was not found on PATH; .*: module load {launcher}"):
             xpulab.XPUCluster(2, display="none", launcher=launcher).start()
 
 
-def test_the_plan_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("xpulab.deploy.jobs.submission.subprocess", None)
+def test_the_plan_of_a_job(
+    tmp_path: Path, environment: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment(SLURM_JOB_ID=None, PATH=str(tmp_path))  # where no program submits a job
     words = ["plan", "-n", "3", "--launcher", "slurm", "--nodes", "2", "--time", "30", "--job-args=--gres=gpu:2"]
     assert cli.main([*words, "--show"]) == 0
     said = capsys.readouterr().out

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.slurm import Srun
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice, intel, mpich, openmpi
-from xpulab.deploy.mpi.command import HERE, LIBMPI, Found, Ranks, shown, split
+from xpulab.deploy.mpi.command import HERE, LIBMPI, Found, RanksOfHost, shown, split
 from xpulab.exceptions import UsageError
 from xpulab.libraries import oneapi
 from xpulab.sharing.program import program
@@ -47,7 +48,7 @@ def test_a_command_by_srun_shares_its_node_with_the_other_steps_of_the_job() -> 
 
 
 def test_intel_mpi_starts_by_srun_in_a_job() -> None:
-    ranks = [Ranks("10.0.0.1", 2), Ranks("node2", 1)]
+    ranks = [RanksOfHost("10.0.0.1", 2), RanksOfHost("node2", 1)]
     ours = intel.command(ranks, "eth1", None, (), slurm.starter(Job("7", ("node1", "node2")))).environment
     assert {name: value for name, value in ours.items() if "BOOTSTRAP" in name} == {
         "I_MPI_HYDRA_BOOTSTRAP": "rsh",
@@ -60,23 +61,28 @@ def test_intel_mpi_starts_by_srun_in_a_job() -> None:
 def test_other_mpis_are_refused_on_several_nodes_of_a_job(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find", lambda name: Found("/a/mpiexec", (4, 1, 4)))
     with pytest.raises(UsageError, match=rf"mpi='{mpi}' .* --mpi intel, .* --launcher local, .* --hosts "):
-        choice.command(mpi, [Ranks("10.0.0.1", 1), Ranks("node2", 1)], "eth1", job=Job("7", ("node1", "node2")))
+        choice.command(
+            mpi, [RanksOfHost("10.0.0.1", 1), RanksOfHost("node2", 1)], "eth1", job=Job("7", ("node1", "node2"))
+        )
 
 
 def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() -> None:
-    command = intel.command([Ranks(HERE, 3)])
+    command = intel.command([RanksOfHost(HERE, 3)])
     assert command.words == (str(oneapi.mpiexec()), "-iface", "lo", "-hosts", "localhost")
     assert command.environment == {
         "I_MPI_PIN": "0",
         "I_MPI_OFFLOAD": "0",
         "I_MPI_SHM_CMA": "0",
+        "I_MPI_THREAD_YIELD": "2",
         "I_MPI_FABRICS": "shm",
         "I_MPI_HYDRA_BOOTSTRAP": "fork",
     }
 
 
 def test_intel_mpi_on_several_hosts_starts_by_ssh_and_connects_by_tcp() -> None:
-    command = intel.command([Ranks("10.0.0.1", 2), Ranks("node2", 1)], "eth1", "/a b/config", ["-genv", "A", "1"])
+    command = intel.command(
+        [RanksOfHost("10.0.0.1", 2), RanksOfHost("node2", 1)], "eth1", "/a b/config", ["-genv", "A", "1"]
+    )
     options = "-iface eth1 -ppn 1 -hosts 10.0.0.1,10.0.0.1,node2 -genv A 1"
     assert command.words == (str(oneapi.mpiexec()), *options.split())
     assert command.environment == {
@@ -120,7 +126,7 @@ OPENMPI_5 = {
     ],
 )
 def test_open_mpi_on_this_host_uses_shared_memory(version: tuple[int, ...], expected: dict[str, str]) -> None:
-    command = openmpi.command(Found("/a/mpiexec", version), [Ranks(HERE, 3)], extra=["--mca", "pml", "ucx"])
+    command = openmpi.command(Found("/a/mpiexec", version), [RanksOfHost(HERE, 3)], extra=["--mca", "pml", "ucx"])
     assert shlex.join(command.words) == "/a/mpiexec --host localhost:3 --bind-to none --mca pml ucx"
     assert command.environment == expected
 
@@ -146,14 +152,14 @@ def test_open_mpi_on_this_host_uses_shared_memory(version: tuple[int, ...], expe
 def test_open_mpi_on_several_hosts_starts_by_ssh_and_passes_variables_on(
     version: tuple[int, ...], expected: dict[str, str]
 ) -> None:
-    ranks = [Ranks("10.0.0.1", 2), Ranks("node2", 1)]
+    ranks = [RanksOfHost("10.0.0.1", 2), RanksOfHost("node2", 1)]
     command = openmpi.command(Found("mpiexec", version), ranks, "eth1", "/a b/config", [], ["A", "B", "A"])
     assert shlex.join(command.words) == "mpiexec --host 10.0.0.1:2,node2:1 --bind-to none -x A -x B"
     assert command.environment == expected
 
 
 def test_mpich_on_this_host_uses_the_loopback_interface() -> None:
-    command = mpich.command(Found("/a/mpiexec"), [Ranks(HERE, 3)], extra=["-genv", "A", "1"])
+    command = mpich.command(Found("/a/mpiexec"), [RanksOfHost(HERE, 3)], extra=["-genv", "A", "1"])
     options = "-iface lo -bind-to none -hosts localhost -genv A 1"
     assert command.words == ("/a/mpiexec", *options.split())
     assert command.environment == {
@@ -166,7 +172,9 @@ def test_mpich_on_this_host_uses_the_loopback_interface() -> None:
 
 
 def test_mpich_on_several_hosts_starts_by_ssh_in_a_folder_that_all_hosts_have() -> None:
-    command = mpich.command(Found("mpiexec"), [Ranks("10.0.0.1", 2), Ranks("node2", 1)], "eth1", "/a b/config")
+    command = mpich.command(
+        Found("mpiexec"), [RanksOfHost("10.0.0.1", 2), RanksOfHost("node2", 1)], "eth1", "/a b/config"
+    )
     options = "-iface eth1 -bind-to none -wdir / -hosts 10.0.0.1:2,node2:1"
     assert command.words == ("mpiexec", *options.split())
     assert command.environment == {
@@ -279,7 +287,7 @@ def _program(path: Path, says: str) -> Path:
 
 
 def test_the_first_mpiexec_of_this_mpi_counts_and_the_library_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, environment: Callable[..., None]
 ) -> None:
     says = "mpiexec (Open MPI) 4.1.5"
     _program(tmp_path / "other" / "bin" / "mpiexec", "HYDRA build details: Version: 4.0.2")
@@ -288,21 +296,19 @@ def test_the_first_mpiexec_of_this_mpi_counts_and_the_library_beside_it(
     (tmp_path / "first" / "lib64").mkdir()
     (tmp_path / "first" / "lib64" / "libmpi.so.40").touch()
     folders = [str(tmp_path / name / "bin") for name in ("none", "other", "first", "second")]
-    monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    monkeypatch.delenv(LIBMPI, raising=False)
+    environment(PATH=os.pathsep.join(folders), **{LIBMPI: None})
     assert choice.find("openmpi") == Found(str(first), (4, 1, 5), str(tmp_path / "first" / "lib64" / "libmpi.so.40"))
-    monkeypatch.setenv("PATH", os.pathsep.join([folders[0], str(second.parent)]))
+    environment(PATH=os.pathsep.join([folders[0], str(second.parent)]))
     assert choice.find("openmpi") == Found(str(second), (4, 1, 5), "")
-    monkeypatch.setenv(LIBMPI, "/own/libmpi.so")
-    command = choice.command("openmpi", [Ranks(HERE, 1)])
+    environment(**{LIBMPI: "/own/libmpi.so"})
+    command = choice.command("openmpi", [RanksOfHost(HERE, 1)])
     assert command.environment[LIBMPI] == "/own/libmpi.so"
     assert command.expected(1) == {"mpi": "openmpi", "n": 1, "mpiexec": str(second), "own": True}
 
 
-def test_intel_mpi_is_that_of_this_environment_whatever_path_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(LIBMPI, raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin")
-    command = choice.command("intel", [Ranks(HERE, 1)])
+def test_intel_mpi_is_that_of_this_environment_whatever_path_says(environment: Callable[..., None]) -> None:
+    environment(PATH="/usr/bin", **{LIBMPI: None})
+    command = choice.command("intel", [RanksOfHost(HERE, 1)])
     assert command.words[0] == str(oneapi.mpiexec())
     assert command.environment[LIBMPI] == str(oneapi.mpiexec().parents[1] / "lib" / "libmpi.so.12")
     assert not command.own_library
@@ -348,7 +354,7 @@ def test_the_users_own_options_reach_mpiexec() -> None:
 
 
 def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None:
-    command = intel.command([Ranks(HERE, 2)])
+    command = intel.command([RanksOfHost(HERE, 2)])
     assert Path(command.words[0]).parent == Path(sys.executable).parent
     words = [*command.words, "-n", "2", sys.executable, "-c", "print('started')"]
     environment = {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/"), **command.environment}
@@ -357,7 +363,7 @@ def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None
 
 
 def test_mpi_starts_if_the_environment_asks_for_gpu_offload_without_a_gpu() -> None:
-    command = intel.command([Ranks(HERE, 1)])
+    command = intel.command([RanksOfHost(HERE, 1)])
     words = [*command.words, "-n", "1", sys.executable, "-c", "from mpi4py import MPI; print('initialised')"]
     environment = {**os.environ, "I_MPI_OFFLOAD": "1", **command.environment}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from leftovers import shared_memory
 from mpis import with_mpi
+from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -25,7 +27,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import LIBMPI
 from xpulab.exceptions import ClusterStartError, EngineError, EngineLostError, OversubscribedWarning
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 VERSIONS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 JOB = {
@@ -79,7 +81,7 @@ def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
 
 
 def test_the_engines_run_on_the_chosen_library(cluster: xpulab.XPUCluster, mpi: str) -> None:
-    assert all(fact["mpi"].startswith(VERSIONS[mpi]) for fact in cluster.facts)
+    assert all(fact.mpi.startswith(VERSIONS[mpi]) for fact in cluster.facts)
     assert cluster.run(lambda task: os.environ.get("MINE")) == [None, "a b"]
     assert not [path for path in shared_memory() if "mpich" in path]  # a killed notebook would leave these files
     # Open MPI sends SIGTERM to the engines that are left if one is lost. They end at once, and print nothing.
@@ -119,7 +121,7 @@ def test_an_error_on_one_rank_frees_the_other(cluster: xpulab.XPUCluster) -> Non
 
 
 def test_stop_ends_a_fit_and_a_users_code(cluster: xpulab.XPUCluster) -> None:
-    board = cluster._board
+    board = cluster.engines.board
     assert board is not None
     rows = np.random.RandomState(0).rand(400_000, 6).astype(np.float32)
     model = KMeans(50, init="random", n_init=1, max_iter=10**6, tol=0, random_state=0)
@@ -146,13 +148,26 @@ def test_a_rank_that_leaves_is_the_one_that_is_named(mpi: str) -> None:
 
 
 def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster) -> None:
-    """This is the last test of this cluster."""
-    pid = cluster.facts[1]["pid"]
+    pid = cluster.facts[1].pid
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(EngineLostError) as lost:
         cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
     assert lost.value.reason.startswith(f"rank 1 (pid {pid} on ")
     assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
+
+
+def test_an_engine_is_named_by_a_process_that_looks_late(cluster: xpulab.XPUCluster) -> None:
+    """The process has only mpiexec's log when all engines and mpiexec have ended."""
+    pids = [fact.pid for fact in cluster.facts]
+    processes = cluster.engines.processes
+    assert processes is not None
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: not any(map(psutil.pid_exists, pids)))
+    processes.await_mpi()
+    until(lambda: processes.first_gone)
+    processes.first_gone.clear()
+    with pytest.raises(EngineLostError, match=rf"rank 1 \(pid {pids[1]} on .* ended: killed by signal: 9"):
+        cluster.run(lambda task: task.comm.rank)
 
 
 SCRIPT = """import os, sys
@@ -190,10 +205,10 @@ def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_pat
 
 @pytest.mark.parametrize(("mpi", "other"), [("openmpi", "intel"), ("mpich", "openmpi"), ("intel", "openmpi")])
 def test_another_mpis_library_is_refused_at_the_start_in_words(
-    mpi: str, other: str, monkeypatch: pytest.MonkeyPatch
+    mpi: str, other: str, environment: Callable[..., None]
 ) -> None:
     with_mpi(mpi)
-    monkeypatch.setenv(LIBMPI, choice.find(with_mpi(other)).library)
+    environment(**{LIBMPI: choice.find(with_mpi(other)).library})
     begun = time.monotonic()
     with pytest.raises(ClusterStartError) as refused:
         xpulab.XPUCluster(2, mpi=mpi, launcher="local", timeout=60).start()
@@ -204,9 +219,9 @@ def test_another_mpis_library_is_refused_at_the_start_in_words(
 
 
 def test_a_script_with_another_mpis_library_is_refused_in_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Callable[..., None], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(LIBMPI, choice.find(with_mpi("openmpi")).library)
+    environment(**{LIBMPI: choice.find(with_mpi("openmpi")).library})
     (tmp_path / "script.py").write_text("from mpi4py import MPI\nprint('never')\n")
     words = ["-m", "xpulab", "run", "-n", "2", str(tmp_path / "script.py")]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
@@ -216,7 +231,7 @@ def test_a_script_with_another_mpis_library_is_refused_in_words(
 
 
 def test_ranks_that_are_alone_are_refused_although_the_library_is_right(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Callable[..., None], tmp_path: Path
 ) -> None:
     """The program that takes the place of mpiexec starts the ranks without telling them of each other."""
     library = choice.find(with_mpi("mpich")).library
@@ -226,15 +241,14 @@ def test_ranks_that_are_alone_are_refused_although_the_library_is_right(
         f'until [ "$1" = {sys.executable} ]; do shift; done\n"$@" & "$@" & wait\n'
     )
     program.chmod(0o755)
-    monkeypatch.setenv(LIBMPI, library)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    environment(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **{LIBMPI: library})
     words = rf"the 2 ranks cannot find each other: mpiexec is MPICH's \({program}\), and the library is MPICH"
     with pytest.raises(ClusterStartError, match=words):
         xpulab.XPUCluster(2, mpi="mpich", launcher="local", timeout=60).start()
 
 
-def test_an_mpi_that_is_missing_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_an_mpi_that_is_missing_says_what_to_type(environment: Callable[..., None], tmp_path: Path) -> None:
+    environment(PATH=str(tmp_path))
     for name, words in (
         ("openmpi", "Open MPI was not found: .*openmpi-bin"),
         ("mpich", "MPICH was not found: .*mpich"),

@@ -40,6 +40,7 @@ OTHER: dict[str, Any] = {
     "timeout": 5.0,
     "recover": False,
     "silence": 9.0,
+    "memory": "4GB",
     "detach": True,
     "display": "none",
     "name": "lab",

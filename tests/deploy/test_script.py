@@ -138,12 +138,9 @@ def test_ctrl_c_and_the_end_of_the_command_end_all(tmp_path: Path, number: signa
     assert not psutil.wait_procs(children, timeout=20)[1]
 
 
-def test_show_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("")
-    monkeypatch.setattr("xpulab.deploy.script.subprocess", None)
+def test_show_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, started = tmp_path / "script.py", tmp_path / "started"
+    script.write_text(f"open({str(started)!r}, 'w')")
     words = ["run", "-n", "2", "--devices", "cpu", "--env", "1:MINE=a b", "--show", str(script), "x y"]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
@@ -158,6 +155,7 @@ def test_show_starts_nothing(
     assert second.endswith(f"-m xpulab.spmd --rank 0 --cores 0 {script} 'x y' : \\")
     assert "-env MINE 'a b'" in third
     assert "-env MINE" not in second
+    assert not started.exists()
 
 
 @pytest.mark.parametrize(

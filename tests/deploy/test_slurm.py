@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,18 +22,20 @@ echo node1
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def job(tmp_path: Path, environment: Callable[..., None]) -> None:
     """This process is in job 7 on two nodes, and this host is the first."""
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name, value in {"JOB_ID": "7", "JOB_NODELIST": "node[0-1]"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setenv("SLURMD_NODENAME", "node0")
+    environment(
+        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        SLURM_JOB_ID="7",
+        SLURM_JOB_NODELIST="node[0-1]",
+        SLURMD_NODENAME="node0",
+    )
 
 
 def where(**arguments: object) -> tuple[list[str], Job | None]:
-    named, job = xpulab.XPUCluster(**arguments)._where()  # type: ignore[arg-type]
+    named, job = xpulab.XPUCluster(**arguments).planning.where()  # type: ignore[arg-type]
     return [address.name for address in named], job
 
 
@@ -46,11 +49,11 @@ def test_engines_use_the_nodes_of_the_job() -> None:
     assert where(hosts="a,b", launcher="ssh") == (["a", "b"], None)
 
 
-def test_engines_use_this_host_in_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+def test_engines_use_this_host_in_no_job(environment: Callable[..., None]) -> None:
+    environment(SLURM_JOB_ID=None)
     assert where() == ([], None)
     assert where(launcher="slurm") == ([], None)
-    assert xpulab.XPUCluster(launcher="slurm")._requested() == Wanted()
+    assert xpulab.XPUCluster(launcher="slurm").planning.requested() == Wanted()
 
 
 @pytest.mark.usefixtures("job")
@@ -60,28 +63,27 @@ def test_engines_use_this_host_in_a_job_of_this_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_a_job_of_this_node_needs_no_program_of_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_of_this_node_needs_no_program_of_slurm(environment: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "scontrol").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "node0")
+    environment(PATH=str(tmp_path), SLURM_JOB_NODELIST="node0")
     assert where() == ([], None)
 
 
 @pytest.mark.usefixtures("job")
-def test_a_notebook_on_a_login_node_uses_the_nodes_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURMD_NODENAME")
+def test_a_notebook_on_a_login_node_uses_the_nodes_of_its_job(environment: Callable[..., None]) -> None:
+    environment(SLURMD_NODENAME=None)
     assert where() == (["node0", "node1"], Job("7", ("node0", "node1")))
 
 
 @pytest.mark.usefixtures("job")
-def test_nodes_that_slurm_does_not_name_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "x[")
+def test_nodes_that_slurm_does_not_name_are_an_error(environment: Callable[..., None], tmp_path: Path) -> None:
+    environment(SLURM_JOB_NODELIST="x[")
     with pytest.raises(
         ClusterStartError, match=r"does not name the nodes 'x\[' of this job: Invalid hostlist.*\n.*loc"
     ):
         where()
     (tmp_path / "scontrol").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
+    environment(PATH=str(tmp_path))
     with pytest.raises(ClusterStartError, match="No such file or directory: 'scontrol'"):
         where()
 
@@ -100,12 +102,12 @@ def test_launchers_that_do_not_go_with_the_hosts_are_refused(arguments: dict[str
         where(**arguments)
 
 
-def test_the_address_at_which_srun_or_ssh_has_reached_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+def test_the_address_at_which_srun_or_ssh_has_reached_this_host(environment: Callable[..., None]) -> None:
+    environment(SSH_CONNECTION=None)
     assert reached_at() == ""
-    monkeypatch.setenv("SSH_CONNECTION", "10.1.1.1 5000 10.1.1.2 22")
+    environment(SSH_CONNECTION="10.1.1.1 5000 10.1.1.2 22")
     assert reached_at() == "10.1.1.2"
-    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")  # with a variable of a login that srun has passed on
+    environment(SLURM_LAUNCH_NODE_IPADDR="127.0.0.1")  # with a variable of a login that srun has passed on
     assert reached_at() == own_address("127.0.0.1") == "127.0.0.1"
 
 

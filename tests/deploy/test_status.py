@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from reports import EVIL, Document
 
-from xpulab.deploy.status_view import status_html, status_text
+from xpulab.deploy.status_view import shapes_html, status_html, status_text
 
 
 def status(**changes: Any) -> dict[str, Any]:
@@ -55,12 +56,32 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
     assert warning == "  warning: engines 0 and 1 share the cores 0-2, 8"
 
 
-def test_tiles_and_their_files_are_told() -> None:
-    about = status(tile_files=["/home/me/.cache/xpulab/tiles/arc.json"])
-    about["engines"][0]["tile"] = "1x8x64, span 1024 (tuned), 1 class tuned"
+def test_launch_shapes_and_their_files_are_told_in_a_line_and_folded_away_in_html() -> None:
+    about = status(launch_shape_files=["/home/me/.cache/xpulab/launch_shapes/arc.json"])
+    for engine in about["engines"]:
+        engine["launch_shape"] = "1x8x64, span 1024 (tuned), 1 class tuned"
+    kept = "tuned launch shapes are kept in /home/me/.cache/xpulab/launch_shapes/arc.json"
+    said = "  launch shapes, by which k-means cuts its work: 1x8x64, span 1024 (tuned), 1 class tuned"
+    assert status_text(about).splitlines()[4:6] == [said, f"  {kept}"]
+    shown, folded = status_html(about).split("<details>")
+    assert "span" not in Document(f"{shown}</div>").text
+    assert Document(status_html(about, shapes=False)).text == Document(f"{shown}</div>").text
+    folded = Document(f"<div><details>{folded}").text
+    for text in (folded, Document(shapes_html(about)).text):
+        assert text.startswith("Launch shapes1x8x64, span 1024 (tuned), 1 class tuned")
+        assert kept in text
+        assert "rows of a thread of the device x centres at a time x threads of a group, span rows of a group" in text
+    about["engines"][1]["launch_shape"] = "4x4x16, span 4096 (default)"
+    assert "engine 0: 1x8x64, span 1024 (tuned), 1 class tuned; engine 1: 4x4x16" in status_text(about)
+    assert shapes_html(status()) == ""
+
+
+@pytest.mark.parametrize("word", ["work-item", "selector", "tile"])
+def test_no_word_of_the_field_is_left_unexplained(word: str) -> None:
+    about = status(launch_shape_files=["/home/me/arc.json"])
+    about["engines"][0]["launch_shape"] = "1x8x64, span 1024 (tuned), 1 class tuned"
     for text in (status_text(about), Document(status_html(about)).text):
-        assert "1x8x64, span 1024 (tuned), 1 class tuned" in text
-        assert "tuned tiles are kept in /home/me/.cache/xpulab/tiles/arc.json" in text
+        assert word not in text
 
 
 def test_html_holds_the_same() -> None:
@@ -116,10 +137,10 @@ def test_everything_is_escaped() -> None:
     assert "\x1b" not in status_text(wicked) + html
 
 
-def test_a_path_in_the_home_folder_is_abbreviated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ada")
-    kept = status(tile_files=["/home/ada/.cache/tiles.json", "/home/adam/tiles.json"])
+def test_a_path_in_the_home_folder_is_abbreviated(environment: Callable[..., None]) -> None:
+    environment(HOME="/home/ada")
+    kept = status(launch_shape_files=["/home/ada/.cache/shapes.json", "/home/adam/shapes.json"])
     for text in (status_text(kept), Document(status_html(kept)).text):
-        assert "~/.cache/tiles.json" in text
-        assert "/home/adam/tiles.json" in text
+        assert "~/.cache/shapes.json" in text
+        assert "/home/adam/shapes.json" in text
         assert "/home/ada/" not in text

@@ -46,7 +46,7 @@ def test_a_start_warns_of_a_package_that_is_not_as_pinned(missing: bool, monkeyp
 def test_a_killed_notebook_leaves_no_folder_and_its_clients_learn_of_its_end() -> None:
     code = (
         "import time, xpulab; c = xpulab.XPUCluster(1).start()\n"
-        "print(c._processes.folder, c._processes.record.name, flush=True); time.sleep(100)"
+        "print(c.engines.processes.folder, c.engines.processes.record.name, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as notebook:
         assert notebook.stdout is not None

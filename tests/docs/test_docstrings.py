@@ -30,7 +30,7 @@ def public() -> list[tuple[str, bool]]:
             net = name.startswith("xpulab.torch.NeuralNet")
             found.append((name, public_names.made_by_users(name) and not error and not net))
             if inspect.isclass(thing) and not error:
-                found += [(f"{name}.{member}", True) for member in public_names.members(thing, name)]
+                found += [(f"{name}.{member}", True) for member in public_names.members(thing)]
     return found
 
 

@@ -43,7 +43,7 @@ def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> 
     def check(here: Any) -> str:
         import numpy as np
 
-        from xpulab.engine.engine import Interrupted
+        from xpulab.engine.comm import Interrupted
 
         class Many:
             """Replaces the communicator of 256 ranks that all pass the same values."""
@@ -62,6 +62,17 @@ def test_a_request_to_stop_that_256_ranks_have_seen(pair: xpulab.XPUCluster) -> 
         return "went on"
 
     assert pair.run(check) == ["interrupted"] * 2
+
+
+def test_each_rank_gets_its_share_of_a_sum(cluster: xpulab.XPUCluster) -> None:
+    def share(here: Any) -> Any:
+        import numpy as np
+
+        comm = here.task.comm
+        return comm.sum_of_share((comm.rank + 1) * np.arange(4.0 * comm.size).reshape(-1, 2)).tolist()
+
+    whole = sum(range(1, cluster.size + 1)) * np.arange(4.0 * cluster.size).reshape(cluster.size, 2, 2)
+    assert cluster.run(share) == whole.tolist()
 
 
 def test_sums_before_each_rank(cluster: xpulab.XPUCluster) -> None:

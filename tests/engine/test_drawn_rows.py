@@ -21,7 +21,7 @@ SHARES = np.random.default_rng(0).integers(0, 4, N).astype(np.float64)
 
 def _on_a_rank(_: Any, *arguments: Any) -> np.ndarray:
     """On an engine: return the weights of all rows for one tree."""
-    from xpulab.engine.algorithms.forest import drawn_weights
+    from xpulab.engine.algorithms.forests.forest import drawn_weights
 
     return drawn_weights(*arguments)
 

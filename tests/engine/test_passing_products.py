@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import sklearn.covariance
 import sklearn.decomposition
 import sklearn.linear_model
+from constants import constants
 
 import xpulab
 from xpulab.covariance import EmpiricalCovariance
@@ -30,31 +32,29 @@ def kept(current: xpulab.XPUCluster) -> Iterator[Callable[[], int]]:
 
     def watch(task: Any) -> None:
         from xpulab.engine import dataset
-        from xpulab.kernels import rows
+        from xpulab.sharing.sources import ReadRows, Source
 
-        task.engine.before = dataset._read, rows._PASSING_BYTES, rows._READ_BYTES
+        read = dataset._read
         task.engine.kept = 0
 
-        def counting(task: Any, source: dict[str, Any], shape: Any, *others: Any) -> Any:
-            task.engine.kept += shape[1] == D
-            return task.engine.before[0](task, source, shape, *others)
+        def counting(source: Source, task: Any, *others: Any) -> Any:
+            task.engine.kept += isinstance(source, ReadRows) and source.n_features == D
+            return read(source, task, *others)
 
-        dataset._read = counting  # type: ignore[assignment]
-        rows._PASSING_BYTES, rows._READ_BYTES = 40_000, 10_000
+        task.engine.counted = mock.patch.object(dataset, "_read", counting)
+        task.engine.counted.start()
 
     def count(task: Any) -> int:
         found, task.engine.kept = int(task.engine.kept), 0
         return found
 
     def leave(task: Any) -> None:
-        from xpulab.engine import dataset
-        from xpulab.kernels import rows
-
-        dataset._read, rows._PASSING_BYTES, rows._READ_BYTES = task.engine.before
-        del task.engine.before, task.engine.kept
+        task.engine.counted.stop()
+        del task.engine.counted, task.engine.kept
 
     current.run(watch)
-    yield lambda: max(current.run(count))
+    with constants(current, "xpulab.kernels.rows", _STREAM_BYTES=40_000, _READ_BYTES=10_000):
+        yield lambda: max(current.run(count))
     current.run(leave)
 
 

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.ensemble
+from sent import nothing_sent
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_classification, make_friedman1
 from sklearn.model_selection import train_test_split
+from strikes import die_on_rank_1, pressed_when, strike, wait_for_stop
 
 import xpulab
 from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.exceptions import EngineLostError, HandleError
 
 pytestmark = pytest.mark.cluster
 
@@ -166,23 +169,27 @@ def test_predictions_are_those_of_scikit_learn_s_trees(on_pair: xpulab.XPUCluste
     np.testing.assert_array_equal(votes.apply(handle), plain.apply(handle.gather()))
     again = pickle.loads(pickle.dumps(votes))
     np.testing.assert_array_equal(again.predict(X), votes.predict(X))
-    assert not {"report_", "_index"} & vars(plain).keys()
+    assert vars(plain).keys() <= vars(clone(plain).fit(X, y)).keys()
+
+
+def held(cluster: xpulab.XPUCluster) -> set[str]:
+    """Return the handles that every engine has."""
+    return set.intersection(*cluster.run(lambda task: set(task.engine.handles)))
 
 
 def test_the_engines_get_the_trees_once(on_pair: xpulab.XPUCluster) -> None:
     X, t = table(3000)
-    forest = RandomForestClassifier(20, random_state=0).fit(X, t > 0)
+    forest, others = RandomForestClassifier(20, random_state=0).fit(X, t > 0), held(on_pair)
     forest.predict(X[:9])
-    assert forest._index is None  # a few rows are followed in this process
+    assert not held(on_pair) - others  # a few rows are followed in this process
     forest.predict(X)
-    assert forest._index is not None
-    first = forest._index.id
+    (first,) = held(on_pair) - others
     forest.predict_proba(X)
-    assert forest._index.id == first
+    assert held(on_pair) - others == {first}
     before = forest.predict(X)
     forest.set_params(random_state=1).fit(X, t < 0)
     assert (forest.predict(X) != before).mean() > 0.9
-    assert forest._index.id != first
+    assert held(on_pair) - others - {first}
 
 
 def test_warm_start_adds_the_trees_of_a_longer_fit(on_pair: xpulab.XPUCluster) -> None:
@@ -235,12 +242,9 @@ def test_rows_of_weight_zero_do_not_count(on_pair: xpulab.XPUCluster) -> None:
     assert weighted.score(X[1::2], t[1::2]) > 0.99
 
 
-def test_bad_input_is_refused_before_anything_is_sent(
-    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster) -> None:
     X, t = table(50)
     fitted = RandomForestClassifier(2).fit(X, t > 0)
-    monkeypatch.setattr(type(on_pair), "call", lambda *_, **__: pytest.fail("something was sent"))
     infinite = X.copy()
     infinite[3, 1] = np.inf
     cases: list[tuple[Any, Any, tuple[Any, ...], str]] = [
@@ -256,13 +260,14 @@ def test_bad_input_is_refused_before_anything_is_sent(
         (RandomForestClassifier(criterion="squared_error"), t > 0, (), "criterion"),
         (RandomForestRegressor(criterion="poisson"), t - 9, (), "negative"),
     ]
-    for estimator, y, more, message in cases:
-        with pytest.raises(ValueError, match=message):
-            estimator.fit(X, y, *more)
-    with pytest.raises(ValueError, match="infinity"):
-        RandomForestClassifier().fit(infinite, t > 0)
-    with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier is expecting 6"):
-        fitted.predict(np.zeros((20_000, 3)))
+    with nothing_sent(on_pair):
+        for estimator, y, more, message in cases:
+            with pytest.raises(ValueError, match=message):
+                estimator.fit(X, y, *more)
+        with pytest.raises(ValueError, match="infinity"):
+            RandomForestClassifier().fit(infinite, t > 0)
+        with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier is expecting 6"):
+            fitted.predict(np.zeros((20_000, 3)))
 
 
 def test_numbers_too_large_for_float32_are_refused(on_pair: xpulab.XPUCluster) -> None:
@@ -300,7 +305,8 @@ def test_predictions_of_numbers_stay_within_the_range_of_the_targets(
         for found in (forest.predict(X), forest.oob_prediction_, *(tree.predict(X) for tree in forest.estimators_)):
             assert (found >= y.min(axis=0)).all()
             assert (found <= y.max(axis=0)).all()
-    assert "_range" not in vars(forest.to_sklearn())
+    plain = forest.to_sklearn()
+    assert vars(plain).keys() <= vars(clone(plain).fit(X, y)).keys()
 
 
 @pytest.mark.parametrize("kind", [RandomForestClassifier, RandomForestRegressor])
@@ -311,3 +317,21 @@ def test_weights_of_any_size_grow_the_same_trees(kind: Any, exponent: int, on_pa
     y = (X[:, 0] > 0).astype(float)
     found, expected = (kind(5, random_state=0).fit(X, y, w).predict(X) for w in (weights * 2.0**exponent, weights))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("meeting", [2, 8], ids=["targets", "growing"])
+def test_stop_and_a_lost_engine_end_a_fit_of_handles(losable: xpulab.XPUCluster, meeting: int, tmp_path: Path) -> None:
+    X, t = table(3000)
+    expected = RandomForestRegressor(20, random_state=0).fit(X, t)
+    forest, rows, targets = clone(expected), losable.scatter(X), losable.scatter(t)
+    losable.run(strike, meeting, wait_for_stop, str(tmp_path / "waits"))
+    with pressed_when(tmp_path / "waits"), pytest.raises(KeyboardInterrupt, match=r"RandomForestRegressor\.fit was"):
+        forest.fit(rows, targets)
+    assert not hasattr(forest, "estimators_")
+    assert_same_trees(forest.fit(rows, targets), expected)
+    losable.run(strike, meeting, die_on_rank_1)
+    with pytest.raises(EngineLostError):
+        forest.fit(rows, targets)
+    losable.restart()
+    with pytest.raises(HandleError, match="scatter"):
+        forest.fit(rows, targets)

@@ -19,6 +19,8 @@ REFUSED = [
     *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
     *("memory_layout", "criterion_object"),  # tests with CSR matrices, and with criteria that are objects
 ]
+#: Tests that take seconds, and grow other forests.
+ELSEWHERE = ["importances_asymptotic", "test_distribution"]
 CANNOT = {
     "test_pickle": "the class that counts calls of fit cannot be pickled",
     "test_backend_respected": "the engines compute, and joblib is not asked",
@@ -31,13 +33,13 @@ PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "Ran
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     """All tests pass except those that cannot, and enough of them call a proxy's fit."""
-    only = " and ".join(f"not {part}" for part in REFUSED)
+    only = " and ".join(f"not {part}" for part in REFUSED + ELSEWHERE)
     run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
 
 
 @pytest.fixture(autouse=True)
-def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def _on_the_pair(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
 
 
 _checks = parametrize_with_checks(

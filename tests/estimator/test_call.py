@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from descriptions import described
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.data import Outgoing
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator import call as calls
 from xpulab.estimator.call import Call
 from xpulab.report import progress
 from xpulab.report.fit import FitReport
-from xpulab.sharing.board import Board
+from xpulab.sharing.answers import Reply
+from xpulab.sharing.board import PHASES, Board
 
 
 class Recorded:
@@ -27,10 +30,7 @@ class Recorded:
     warnings = ("2 engines share the core 0",)
 
     def __init__(self, script: Any) -> None:
-        device = {"name": "Arc", "driver": "1.3"}
-        self.facts = [
-            {"rank": r, "host": "node", "pid": 7 + r, "device": device, "cores": [r], "mpi": "MPI 4"} for r in (0, 1)
-        ]
+        self.facts = [described(0), described(1)]
         self.board = Board.create(2)
         self.board.ranks["task"] = 0
         self.last_report: Any = None
@@ -38,6 +38,12 @@ class Recorded:
         self.unheard: dict[int, float] = {}
         self.recover, self.silence, self.size = True, 30.0, 2
         self.script = script
+
+    def called(self, report: Any) -> None:
+        self.last_report = report
+
+    def outgoing(self) -> Outgoing:
+        return Outgoing()
 
     def call(self, name: str, payload: dict[str, Any], watch: Any, again: Any) -> Answer:
         for fields in self.script:
@@ -47,11 +53,12 @@ class Recorded:
             watch(self.board.ranks, FIT["task"])
         history = [(1, number, 100.0 / number, 0.5, 0.25 * number) for number in range(1, 11)]
         iterations = {"history": history, "metrics": ("inertia", "center_shift")}
-        replies = [
+        replies: list[Reply] = [
             {
                 "status": "ok",
                 "result": {"rows": 50, **(iterations if rank == 0 else {})},
-                "engine": {},
+                "error": None,
+                "engine": {"rank": rank, "host": "node", "pid": 7 + rank, "device": "Arc", "cores": [rank]},
                 "seconds": dict.fromkeys(("transfer", "compile", "kernel", "communicate", "wait"), 0.5),
                 "total": 3.0,
             }
@@ -65,7 +72,10 @@ class Nothing:
 
     again = False
 
-    def __call__(self) -> dict[str, Any]:
+    def require_room(self, result: float = 0.0) -> None:
+        pass
+
+    def __call__(self, outgoing: Outgoing) -> dict[str, Any]:
         return {}
 
 
@@ -80,10 +90,11 @@ def followed(script: list[dict[str, Any]]) -> tuple[FitReport, list[dict[str, An
 
 
 def test_silent_engines_are_named_with_the_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Call(KMeans(3), "fit", np.zeros((9, 2)), Recorded([]))  # type: ignore[arg-type]
+    cluster: Any = Recorded([])
+    call = Call(KMeans(3), "fit", np.zeros((9, 2)), cluster)
 
     def said(unheard: dict[int, float], again: bool) -> str:
-        call.cluster.unheard, call._recovers = unheard, again
+        cluster.unheard, call._recovers = unheard, again
         return call._about_silence()
 
     assert said({}, True) == ""
@@ -92,7 +103,7 @@ def test_silent_engines_are_named_with_the_consequence(monkeypatch: pytest.Monke
     assert said({1: 7.2}, False).startswith(one + "the call ends; interrupt")
     assert "any engine for 8 s" in said({0: 6, 1: 8}, True)
     assert "After 300 s" in said({0: 6, 1: 8}, True)
-    call.cluster.size = 1  # type: ignore[misc]
+    call.ranks.size = 1  # type: ignore[misc]
     assert "any engine for 7 s" in said({0: 7}, True)
     assert "After 30 s" in said({0: 7}, True)
 
@@ -101,7 +112,7 @@ FIT = {"name": b"KMeans.fit", "task": 5, "run": 1, "metrics": (9.0, 0.1, 0, 0), 
 
 
 def test_what_an_earlier_task_left_on_the_board_is_not_shown() -> None:
-    before = {**FIT, "task": 0, "iteration": 50, "seconds": [[1.0] * 5] * 2}
+    before = {**FIT, "task": 0, "iteration": 50, "seconds": [[1.0] * len(PHASES)] * 2}
     other = {**FIT, "task": 4, "name": b"release", "iteration": 50}
     _, stages = followed([before, other, {**FIT, "iteration": 1}, {"iteration": 3}])
     assert [[i["number"] for i in stage["iterations"]] for stage in stages] == [[], [], [1], [1, 3]]
@@ -189,10 +200,10 @@ def test_a_real_report_says_whether_it_converged_and_where_its_time_went(pair: x
     pair.activate()
     X = np.random.RandomState(0).normal(size=(100_000, 4))
     cut = KMeans(8, random_state=0, max_iter=2).fit(X).report_
-    assert cut.state == "not converged"
+    assert cut.status == "not converged"
     assert "it ended at max_iter, before it converged: raise max_iter, or tol" in str(cut).splitlines()[-1]
     whole = KMeans(2, random_state=0, n_init=3, tol=0.1).fit(X).report_
-    assert (whole.state, whole.converged) == ("finished", True)
+    assert (whole.status, whole.converged) == ("finished", True)
     assert 0 < whole.sent < whole.seconds
     assert whole.sent + max(engine.total for engine in whole.engines) <= whole.seconds
     again = FitReport.from_dict(whole.to_dict())

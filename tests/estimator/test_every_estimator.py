@@ -85,8 +85,10 @@ def test_every_method_takes_a_frame_with_names_as_it_takes_the_array(kind: Any) 
 
 @of_each
 def test_strings_that_look_like_numbers_and_other_objects_are_treated_as_in_scikit_learn(kind: Any) -> None:
-    if kind.__name__ == "OneHotEncoder":
-        pytest.skip("the engines encode numbers only; tests/preprocessing/test_encoder.py has what it refuses")
+    if kind.__name__ in ("OneHotEncoder", "OrdinalEncoder"):
+        pytest.skip(
+            "the engines encode strings of tables only; tests/preprocessing/test_encoder.py has what is refused"
+        )
     forms = [
         X.astype(str), X.astype("S"), X.astype(str).astype(object), X.astype(str).tolist(), X > 2,
         pd.DataFrame(X.astype(str)), np.full(X.shape, "a"), pd.DataFrame({0: [{}] * 60, 1: X[:, 0], 2: X[:, 0]}),
@@ -95,6 +97,8 @@ def test_strings_that_look_like_numbers_and_other_objects_are_treated_as_in_scik
     kinds = (kind, theirs_of(kind))
     fitted = [fitted_on(each, X) for each in kinds]
     for number, rows in enumerate(forms):
+        if kind.__name__ == "KBinsDiscretizer" and getattr(rows, "dtype", "") == "bool":
+            continue  # NumPy has no percentiles of booleans; the engines find those of 0 and 1
         found, expected = (outcome(fitted_on, each, rows) for each in kinds)
         assert found == expected, ("fit", number)
         for method in ("predict", "transform", "score_samples", "kneighbors", "score"):

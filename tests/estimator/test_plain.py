@@ -77,11 +77,9 @@ def test_what_was_not_fitted_keeps_its_parameters() -> None:
         xpulab.to_sklearn([BasicStatistics()])
 
 
-def test_without_a_cluster_a_fitted_model_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xpulab.deploy import cluster as registry
-
+def test_without_a_cluster_a_fitted_model_says_what_to_type(request: pytest.FixtureRequest) -> None:
     scaler, km = StandardScaler().fit(TABLE), KMeans(3, n_init=1).fit(TABLE)
-    monkeypatch.setattr(registry, "_clusters", [])
+    request.getfixturevalue("no_cluster")
     for method in (scaler.transform, scaler.inverse_transform, km.predict, km.transform, km.score):
         with pytest.raises(NoClusterError, match=r"no cluster is running; type: .*\n.*xpulab\.to_sklearn\(model\)"):
             method(TABLE.to_numpy())

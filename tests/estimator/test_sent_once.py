@@ -12,8 +12,7 @@ import sklearn.cluster
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
-from xpulab.estimator.call import Call
-from xpulab.estimator.rows import Held, Packing
+from xpulab.estimator.sending import Packing, SentOnce
 from xpulab.sharing.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster
@@ -80,12 +79,12 @@ def test_rows_that_are_sent_again_are_in_new_blocks(
 
     monkeypatch.setattr(on_pair, "made_handle", recording)
     X, km = np.random.default_rng(0).normal(size=(60_000, 5)), KMeans(3)
-    held = Held(X)
-    with Call(km, "fit", X, on_pair) as call, Outgoing(on_pair.blocks) as outgoing:
-        packing = Packing(km, outgoing, call, X, held=held)
-        packing()
-        on_pair._handles.clear()  # as after a restart
-        packing()
-        packing.done()
-        assert [len(blocks) for blocks in given] == [0, 2]
-        outgoing._sent += given[1]
+    held = SentOnce(X)
+    held.checked = X
+    packing = Packing(km, on_pair, X, held=held)
+    with Outgoing(on_pair.rows.blocks) as outgoing:
+        packing(outgoing)
+        outgoing.drop()
+        on_pair.rows.handles_here.clear()  # as after a restart
+        packing(outgoing)
+    assert [len(blocks) for blocks in given] == [0, 2]

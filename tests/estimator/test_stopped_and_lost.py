@@ -1,183 +1,165 @@
-"""Interrupts and lost engines during a pass over the rows: each estimator goes on, or says what to do."""
+"""Stop, and the loss of an engine, in the middle of a call: every estimator goes on, or says what to do."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
+import functools
+import inspect
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from exported import exported, numbers_of, rows_for
 from numpy.testing import assert_allclose
+from sklearn.base import is_classifier
+from sklearn.exceptions import NotFittedError
+from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
-from xpulab.basic_statistics import BasicStatistics
-from xpulab.cluster import BisectingKMeans
-from xpulab.covariance import EmpiricalCovariance
-from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
-from xpulab.exceptions import EngineLostError
-from xpulab.impute import SimpleImputer
-from xpulab.linear_model import Lasso, LassoCV, LinearRegression, Ridge, RidgeCV
+from xpulab.estimator.resumable import ResumableFit
+from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.metrics import silhouette_score
-from xpulab.preprocessing import (
-    MaxAbsScaler,
-    MinMaxScaler,
-    OneHotEncoder,
-    QuantileTransformer,
-    RobustScaler,
-    StandardScaler,
-)
+from xpulab.preprocessing import StandardScaler
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(20_000, 6)) * np.arange(1, 7)
-Y = X @ np.arange(6.0) + RNG.normal(size=20_000)
-#: An estimator, the attribute to compare, and the launch of a kernel at which a fault happens; the first lays out rows.
-CASES: list[tuple[Any, str, int]] = [
-    (StandardScaler(), "scale_", 2),
-    (MinMaxScaler(), "data_range_", 2),
-    (MaxAbsScaler(), "scale_", 2),
-    (RobustScaler(), "center_", 3),
-    (BasicStatistics(), "variance_", 2),
-    (EmpiricalCovariance(), "covariance_", 2),
-    (PCA(3), "components_", 2),
-    (PCA(3, svd_solver="full"), "components_", 1),
-    (PCA(3, svd_solver="randomized", random_state=0), "components_", 4),
-    (IncrementalPCA(3), "components_", 1),
-    (TruncatedSVD(3, random_state=0), "components_", 4),
-    (LinearRegression(), "coef_", 3),
-    (Ridge(), "coef_", 3),
-    (RidgeCV(), "coef_", 3),
-    (Lasso(), "coef_", 3),
-    (LassoCV(), "coef_", 3),
-    (BisectingKMeans(3, random_state=0), "cluster_centers_", 4),
-    (SimpleImputer(strategy="median"), "statistics_", 3),
-    (QuantileTransformer(n_quantiles=50, random_state=0), "quantiles_", 1),
-]
-NAMES = [type(estimator).__name__ for estimator, *_ in CASES]
-#: Of each kind of algorithm one: a restart takes seconds.
-RESTARTED = ("RobustScaler", "IncrementalPCA", "LassoCV", "BisectingKMeans")
-LOST = [case for case, name in zip(CASES, NAMES, strict=True) if name in RESTARTED]
+X = np.rint(3 * RNG.normal(size=(5_000, 6)) * np.arange(1, 7))
+LABELS = (X[:, 0] > X[:, 1]) + (X[:, 2] > 0).astype(int)
+Y = X @ np.arange(6.0) + RNG.normal(size=len(X))
+#: Parameters with which a fit repeats itself and is short, but has some iterations, for the classes that have them.
+GIVEN = {
+    "random_state": 0, "n_clusters": 20, "n_components": 3, "n_estimators": 3, "n_quantiles": 50, "eps": 9.0,
+    "max_leaf_nodes": 8,
+}  # fmt: skip
+#: Methods of which the first that a class has shows whether it is fitted.
+METHODS = ("predict_proba", "predict", "transform", "kneighbors")
+#: When a fault reaches a fit that can be resumed: after some iterations, in each of which it has kept its state.
+BETWEEN_ITERATIONS = {"iterations": 2, "pause": 0.06}
+
+every = pytest.mark.parametrize("kind", exported(), ids=lambda kind: kind.__name__)
 
 
-def strike(task: Any, launch: int, act: Callable[[Any], None]) -> None:
-    """On an engine: call `act` at a launch of the next task, which has then begun and not ended."""
-    device, track, launches = task.device, task.device.track, []
-
-    def counting(event: Any, arguments: Any) -> None:
-        track(event, arguments)
-        launches.append(event)
-        if len(launches) == launch:
-            device.track = track
-            act(task)
-
-    device.track = counting
+def made(kind: Any) -> Any:
+    known = inspect.signature(kind).parameters
+    return kind(**{name: value for name, value in GIVEN.items() if name in known})
 
 
-def die_on_rank_1(task: Any) -> None:
-    if task.comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+class Work:
+    """What is done with the objects of a class: a fit, or `transform` if the fit sends nothing to the engines."""
+
+    def __init__(self, kind: Any, cluster: xpulab.XPUCluster) -> None:
+        self.kind, self.fits, self.X = kind, True, rows_for(kind, X)
+        self.y = LABELS if is_classifier(made(kind)) else Y
+        self.undisturbed, met = self.fitted(), 0
+        for self.fits in (True, False):
+            estimator = self.ready()
+            cluster.run(strike)
+            self.do(estimator)
+            if met := cluster.run(meetings)[0]:
+                break
+        self.moment = 1 if issubclass(kind, ResumableFit) else max(1, int(0.6 * met))
+        self.when = BETWEEN_ITERATIONS if issubclass(kind, ResumableFit) else {}
+        self.expected = self.facts(self.undisturbed)
+
+    def fitted(self) -> Any:
+        return made(self.kind).fit(self.X, self.y)
+
+    def ready(self) -> Any:
+        """Return an estimator for `do`."""
+        return made(self.kind) if self.fits else self.fitted()
+
+    def do(self, estimator: Any) -> None:
+        if self.fits:
+            estimator.fit(self.X, self.y)
+        else:
+            estimator.transform(self.X)
+
+    def facts(self, estimator: Any) -> list[Any]:
+        """Return the fitted numbers, and what a method computes."""
+        found = list(numbers_of(estimator).values())
+        if method := next((name for name in METHODS if hasattr(estimator, name)), ""):
+            results = getattr(estimator, method)(self.X)
+            found += results if isinstance(results, tuple) else [results]
+        assert found
+        return [each.toarray() if hasattr(each, "toarray") else each for each in found]
+
+    def require_done(self, estimator: Any, rtol: float = 1e-7) -> None:
+        """Check that the estimator equals one that nothing has disturbed."""
+        for found, expected in zip(self.facts(estimator), self.expected, strict=True):
+            assert_allclose(found, expected, rtol, 1e-9 * np.abs(expected).max(initial=1e-3))
 
 
-def wait_for_the_interrupt(task: Any) -> None:
-    import time
-
-    until = time.monotonic() + 10
-    while not task.engine.board.cancelled(int(task.engine.record["task"])):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[xpulab.XPUCluster]:
-    with xpulab.XPUCluster(2, silence=5.0) as cluster:
-        yield cluster
+@functools.cache
+def work_of(kind: Any, cluster: xpulab.XPUCluster) -> Work:
+    """Return the work of a class, which has been done once without a fault."""
+    return Work(kind, cluster)
 
 
 @pytest.fixture
-def running(cluster: xpulab.XPUCluster) -> xpulab.XPUCluster:
-    """The active cluster; a test may lose its engines."""
-    if not cluster.running:
-        cluster.restart()
-    return cluster.activate()
+def work(losable: xpulab.XPUCluster, kind: Any) -> Work:
+    return work_of(kind, losable)
 
 
-@contextlib.contextmanager
-def interrupted_soon() -> Iterator[None]:
-    """A context whose body gets SIGINT after half a second."""
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()  # it has not fired if the body ended too early
-        timer.join()
-
-
-def fit(estimator: Any) -> Any:
-    """Fit the estimator, with targets if it takes any, and return it."""
-    return estimator.fit(X, Y)
-
-
-@pytest.mark.parametrize(("estimator", "attribute", "launch"), LOST, ids=RESTARTED)
-def test_a_lost_engine_costs_a_restart(running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int) -> None:
-    expected = getattr(fit(estimator), attribute).copy()
-    running.run(strike, launch, die_on_rank_1)
-    pids = [fact["pid"] for fact in running.facts]
-    assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)
-    assert [fact["pid"] for fact in running.facts] != pids
-    assert any("lost" in note or "ended" in note for note in estimator.report_.notes)
-
-
-@pytest.mark.parametrize(("estimator", "attribute", "launch"), CASES, ids=NAMES)
-def test_an_interrupt_says_what_to_type_and_the_cluster_goes_on(
-    running: xpulab.XPUCluster, estimator: Any, attribute: str, launch: int
+@every
+def test_stop_says_what_to_type_and_the_engines_go_on(
+    losable: xpulab.XPUCluster, work: Work, kind: Any, tmp_path: Path
 ) -> None:
-    expected = getattr(fit(estimator), attribute).copy()
-    pids = [fact["pid"] for fact in running.facts]
-    running.run(strike, launch, wait_for_the_interrupt)
-    with interrupted_soon(), pytest.raises(KeyboardInterrupt, match=r"nothing was fitted: call it again"):
-        fit(estimator)
-    assert estimator.report_.status == "interrupted"
-    assert_allclose(getattr(fit(estimator), attribute), expected, rtol=1e-9)
-    assert [fact["pid"] for fact in running.facts] == pids
+    pids, estimator = [fact.pid for fact in losable.facts], work.ready()
+    losable.run(strike, work.moment, wait_for_stop, str(tmp_path / "waits"), **work.when)
+    with pressed_when(tmp_path / "waits"), pytest.raises(KeyboardInterrupt) as raised:
+        work.do(estimator)
+    said = str(raised.value)
+    if issubclass(kind, ResumableFit):
+        assert "interrupted in iteration" in said
+        assert "; to go on, type: import xpulab; model = xpulab.interrupted().resume()" in said
+        assert estimator.report_.status == "interrupted"
+        assert xpulab.interrupted() is estimator
+        with pytest.raises(NotFittedError, match=r"has the .* and not the rows; to go on from them, type"):
+            pickle.loads(pickle.dumps(estimator)).resume()
+        estimator.set_params(max_iter=1)  # the fit that goes on has the parameters that it began with
+        assert estimator.resume() is estimator
+        assert losable.interrupted is None
+        with pytest.raises(NotFittedError, match="no interrupted fit to go on with"):
+            estimator.resume()
+    elif "had ended" not in said:
+        assert said.endswith("; nothing was fitted: call it again" if work.fits else ": call it again")
+        assert losable.last_report.status == "interrupted"
+        work.do(estimator)
+    work.require_done(estimator)
+    assert [fact.pid for fact in losable.facts] == pids
 
 
-def test_a_transform_goes_on_with_new_engines(running: xpulab.XPUCluster) -> None:
-    scaler = StandardScaler().fit(X)
-    expected = scaler.transform(X)
-    running.run(strike, 2, die_on_rank_1)
-    assert_allclose(scaler.transform(X), expected)
+@pytest.mark.fraction(5)  # each takes a start
+@every
+def test_a_lost_engine_costs_a_restart(losable: xpulab.XPUCluster, work: Work, kind: Any) -> None:
+    pids, estimator = [fact.pid for fact in losable.facts], work.ready()
+    losable.run(strike, work.moment, die_on_rank_1, **work.when)
+    work.do(estimator)
+    (note,) = [note for note in losable.last_report.notes if "the cluster started new engines" in note]
+    assert ("the fit went on from iteration" in note) == issubclass(kind, ResumableFit)
+    assert [fact.pid for fact in losable.facts] != pids
+    work.require_done(estimator)
+    work.require_done(work.undisturbed)  # also what the lost engines knew of it
 
 
-def test_categories_are_found_after_an_interrupt(running: xpulab.XPUCluster) -> None:
-    whole = X.round()
-    expected = OneHotEncoder().fit(whole).categories_
-    running.run(strike, 1, wait_for_the_interrupt)
-    encoder = OneHotEncoder()
-    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
-        encoder.fit(whole)
-    for found, column in zip(encoder.fit(whole).categories_, expected, strict=True):
-        np.testing.assert_array_equal(found, column)
-
-
-def test_a_silhouette_goes_on_with_new_engines_and_ends_with_an_interrupt(running: xpulab.XPUCluster) -> None:
+def test_a_silhouette_goes_on_with_new_engines_and_ends_with_stop(losable: xpulab.XPUCluster, tmp_path: Path) -> None:
     few, labels = X[:3_000], (X[:3_000, 5] > 0).astype(int)
     expected = silhouette_score(few, labels)
-    running.run(strike, 2, die_on_rank_1)
+    losable.run(strike, 2, die_on_rank_1)
     assert_allclose(silhouette_score(few, labels), expected)
-    running.run(strike, 2, wait_for_the_interrupt)
-    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+    losable.run(strike, 2, wait_for_stop, str(tmp_path / "waits"))
+    with pressed_when(tmp_path / "waits"), pytest.raises(KeyboardInterrupt):
         silhouette_score(few, labels)
     assert_allclose(silhouette_score(few, labels), expected)
 
 
-def test_rows_of_a_handle_are_lost_with_the_engine(running: xpulab.XPUCluster) -> None:
-    rows = running.scatter(X)
-    running.run(strike, 1, die_on_rank_1)
+def test_rows_of_a_handle_are_lost_with_the_engine(losable: xpulab.XPUCluster) -> None:
+    rows = losable.scatter(X)
+    losable.run(strike, 2, die_on_rank_1)
     with pytest.raises(EngineLostError):
+        StandardScaler().fit(rows)
+    losable.restart()
+    with pytest.raises(HandleError, match="scatter"):
         StandardScaler().fit(rows)

@@ -18,9 +18,11 @@ import joblib
 import numpy as np
 import pytest
 import sklearn.linear_model
+from exported import rows_for
 from sklearn.base import clone, is_classifier
 from sklearn.linear_model._logistic import _logistic_regression_path
 from sklearn.model_selection import cross_val_score
+from sklearn.utils import get_tags
 from threadpoolctl import threadpool_info
 
 import xpulab
@@ -59,12 +61,13 @@ def results(estimator: Any) -> list[Any]:
     """Fit an estimator as several threads do, and call its methods."""
     made = clone(estimator)
     y = CLASSES if is_classifier(made) else VALUES
-    made.fit(X, y) if hasattr(made, "predict") or hasattr(made, "predict_proba") else made.fit(X)
-    found = [getattr(made, name)(X) for name in METHODS if hasattr(made, name) and name[:2] not in ("fi", "pa")]
+    rows = rows_for(type(made), X) if get_tags(made).input_tags.two_d_array else CLASSES
+    made.fit(rows, y) if get_tags(made).target_tags.required else made.fit(rows)
+    found = [getattr(made, name)(rows) for name in METHODS if hasattr(made, name) and name[:2] not in ("fi", "pa")]
     if hasattr(made, "predict"):
-        found.append(made.score(X, y))
+        found.append(made.score(rows, y))
     if hasattr(made, "partial_fit") and not hasattr(made, "predict"):
-        made.partial_fit(X)
+        made.partial_fit(rows)
     return [each.toarray() if hasattr(each, "toarray") else np.asarray(each) for each in found]
 
 

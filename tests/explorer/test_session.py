@@ -13,10 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.cluster
+from matplotlib.path import Path
 from scipy.spatial.distance import cdist
+from sent import nothing_sent
+from strikes import meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.explorer.mixture import MixtureExplorer
 from xpulab.explorer.session import Explorer
 
 pytestmark = pytest.mark.cluster
@@ -132,6 +136,142 @@ def test_reset_goes_back_to_where_the_trails_begin(pair: xpulab.XPUCluster) -> N
     assert explorer.inertias == [inertia]
 
 
+def test_a_zoom_counts_the_rows_of_a_part_of_the_plane(pair: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(pair.scatter(X), 3)
+    whole, centers = explorer.picture(), explorer.centers
+    x, y = (-2.0, 3.0), (-4.0, 4.0)
+    explorer.zoom(x, y)
+    picture = explorer.picture()
+    assert (picture.low, picture.high) == ((-2.0, -4.0), (3.0, 4.0))
+    inside = (X[:, 0] >= x[0]) & (X[:, 0] < x[1]) & (X[:, 1] >= y[0]) & (X[:, 1] < y[1])
+    assert 0 < inside.sum() < len(X)
+    assert picture.counts.sum() == inside.sum()
+    np.testing.assert_array_equal(explorer.centers, centers)
+    explorer.step()  # an iteration of all points
+    fitted = KMeans(3, init=centers, n_init=1, max_iter=1).fit(X)
+    np.testing.assert_allclose(explorer.centers, fitted.cluster_centers_, rtol=1e-5, atol=1e-5)
+    assert explorer.picture().counts.sum() == inside.sum()
+    for wrong in ((3.0, -2.0), (0.0, np.nan), (1.0,), 5):
+        with pytest.raises(ValueError, match=r"x=.* was given; expected two finite numbers in ascending order"):
+            explorer.zoom(wrong)  # type: ignore[arg-type]
+    assert explorer.picture().low == (-2.0, -4.0)
+    explorer.zoom()
+    assert (explorer.picture().low, explorer.picture().high) == (whole.low, whole.high)
+    explorer.zoom(x, y)
+    explorer.features = (1, 2)
+    assert explorer.picture().low != (-2.0, -4.0)
+
+
+def nearest(X: np.ndarray, x: float, y: float, explorer: Explorer) -> tuple[int, int] | None:
+    """Find the first row of the pixel nearest to a place with NumPy, and how many rows are in this pixel."""
+    picture = explorer.picture()
+    lines, columns = picture.counts.shape[1:]
+    low, high, pixels = np.array(picture.low), np.array(picture.high), np.array([columns, lines])
+    drawn = (X[:, list(explorer.features)].astype(float) - low) / (high - low) * pixels
+    middles = np.where(((drawn >= 0) & (drawn < pixels)).all(axis=1)[:, None], np.floor(drawn) + 0.5, np.inf)
+    away = np.hypot(*(middles - (np.array([x, y]) - low) / (high - low) * pixels).T)
+    if away.min() > 12:
+        return None
+    same = (middles == middles[away.argmin()]).all(axis=1)
+    return int(np.flatnonzero(same)[0]), int(same.sum())
+
+
+def test_the_row_at_a_place_is_the_nearest_that_is_drawn(pair: xpulab.XPUCluster) -> None:
+    X = groups(grid=True)
+    explorer = Explorer(pair.scatter(pd.DataFrame(X, columns=["a", "b", "c"])), 5, features=("c", "a"))
+    explorer.step()
+    labels = cdist(X.astype(np.float64), explorer.centers.astype(np.float64), "sqeuclidean").argmin(axis=1)
+    rng, near = np.random.default_rng(1), 0
+    for window in ((None, None), ((-4.0, 1.0), (-5.0, 0.0))):
+        explorer.zoom(*window)
+        for place in rng.choice(X, 40):
+            x, y = place[[2, 0]] + rng.normal(0, 0.2, 2)
+            row, expected = explorer.row_at(x, y), nearest(X, x, y, explorer)
+            assert (row is None) == (expected is None)
+            if row is not None and expected is not None:
+                near += 1
+                if row.number == expected[0]:  # else two pixels are equally near
+                    assert row.n_rows == expected[1]
+                own = nearest(X, row.x, row.y, explorer)
+                assert own is not None
+                assert own[0] == row.number
+                assert row.values == dict(zip("abc", X[row.number].tolist(), strict=True))
+                assert (row.x, row.y) == (X[row.number, 2], X[row.number, 0])
+                assert row.cluster == labels[row.number]
+    assert 20 < near < 80
+    for wrong in ((np.nan, 0.0), ("a", 0.0)):
+        with pytest.raises(ValueError, match="expected two finite numbers"):
+            explorer.row_at(*wrong)
+    assert explorer.row_at(1e9, 1e9) is None
+
+
+def test_the_number_of_a_row_is_its_index_in_all_rows(pair: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(pair.scatter(X), 3, points=200)
+    seen = set()
+    for place in X[::50, :2].tolist():
+        row = explorer.row_at(*place)
+        if row is not None:
+            assert list(row.values.values()) == X[row.number].tolist()
+            seen.add(row.number)
+    assert max(seen) > 2000 > 1000 > min(seen)
+
+
+def test_rows_inside_of_a_shape_are_selected_and_counted_by_cluster(pair: xpulab.XPUCluster) -> None:
+    X = groups()
+    explorer = Explorer(pair.scatter(X), 4, features=(1, 2))
+    assert explorer.selected.dtype == np.int64
+    assert explorer.selected.size == 0
+    angle = np.linspace(0, 2 * np.pi, 41)[:-1]
+    radius = 6 + 3 * np.cos(5 * angle)  # a star
+    shape = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)]) + X[:, 1:].mean(axis=0)
+    explorer.zoom((0.0, 1.0), (0.0, 1.0))  # also those outside of the picture
+    found = explorer.select(shape)
+    expected = np.flatnonzero(Path(shape).contains_points(X[:, 1:]))
+    assert 100 < len(expected) < 2900
+    np.testing.assert_array_equal(found, expected)
+    assert found is explorer.selected
+    explorer.zoom()
+    for change in (lambda: None, explorer.step, lambda: explorer.move_center(0, 0.0, 0.0), explorer.step):
+        change()
+        labels = cdist(X.astype(np.float64), explorer.centers.astype(np.float64), "sqeuclidean").argmin(axis=1)
+        sizes = np.bincount(labels[expected], minlength=4)
+        selection = explorer.snapshot().selection
+        assert selection is not None
+        np.testing.assert_array_equal(selection.sizes, sizes)
+    assert f"{len(expected):,} rows selected: {sizes[0]:,} of cluster 0" in str(explorer.snapshot())
+    assert 'class="xpu-lasso"' in explorer.snapshot().html()
+    explorer.features = (0, 1)  # the rows stay selected, and the shape belongs to another plane
+    np.testing.assert_array_equal(explorer.selected, expected)
+    assert 'class="xpu-lasso"' not in explorer.snapshot().html()
+    explorer.points = 1000
+    assert explorer.selected.size == 0
+    assert explorer.snapshot().selection is None
+    within = explorer.select([(-99, -99), (99, -99), (99, 99), (-99, 99)])
+    assert len(within) == 1000
+    assert len(explorer.select()) == 0
+    assert explorer.snapshot().selection is None
+    for wrong in ([(0, 0), (1, 1)], [(0, 0, 0)] * 3, [(0, 0), (1, np.nan), (2, 2)], "ab", 5):
+        with pytest.raises(ValueError, match="expected at least three corners"):
+            explorer.select(wrong)
+
+
+def test_the_curve_stays_while_a_centre_is_dragged(pair: xpulab.XPUCluster) -> None:
+    explorer = Explorer(pair.scatter(groups()), 3)
+    for _ in range(2):
+        explorer.step()
+    before, curve = list(explorer.inertias), "Inertia by iteration, before the last move: 0: "
+    for x in (0.0, 0.1, 0.2):
+        explorer.move_center(0, x, 0.0)
+        assert explorer.snapshot().past == tuple(before)
+        assert curve in explorer.snapshot().html()
+    explorer.step()
+    assert curve not in explorer.snapshot().html()
+    explorer.k = 4
+    assert explorer.snapshot().past == ()
+
+
 def test_the_elbow_falls_and_is_the_inertia_of_kmeans(current: xpulab.XPUCluster) -> None:
     X = groups()
     explorer = Explorer(X, 2, random_state=1)
@@ -231,17 +371,10 @@ def test_impossible_values_are_refused_and_change_nothing(pair: xpulab.XPUCluste
     assert explorer.picture().counts is before
 
 
-def test_more_counters_than_32_bits_reach_are_refused_early(
-    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_counters_than_32_bits_reach_are_refused_early(pair: xpulab.XPUCluster) -> None:
     rows = pair.scatter(groups())
     explorer = Explorer(rows, 1, shape=(2, 3))
-
-    def never(*_: Any) -> Any:
-        raise AssertionError("something was sent to the engines")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(xpulab.XPUCluster, "_exchange", never)
+    with nothing_sent(pair):
         with pytest.raises(ValueError, match=r"k=8 with shape=\(20000, 20000\) is 3,200,000,000 counters.*: k=5, or a"):
             Explorer(rows, shape=(20_000, 20_000))
         explorer.shape = (40_000, 40_000)
@@ -257,53 +390,46 @@ def test_rows_that_another_client_freed_are_not_used_any_more(pair: xpulab.XPUCl
     rows = pair.scatter(np.repeat(groups(), 100, axis=0))
     explorer, part = Explorer(rows, 3), Explorer(rows, 3, points=500)
     held = sum(engine.device_bytes or 0 for engine in pair.status().engines)
-    pair._exchange("release", {"handles": [rows.id]}, None)
+    pair.tasks.exchange("release", {"handles": [rows.id]}, None)
     assert sum(engine.device_bytes or 0 for engine in pair.status().engines) <= held - rows.nbytes
     for look in (explorer, part):
         with pytest.raises(xpulab.exceptions.HandleError, match="gone from the engines"):
             look.step()
 
 
-def test_an_interrupted_change_can_be_repeated(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    explorer = Explorer(pair.scatter(groups()), 4)
+@pytest.mark.parametrize("kind", [Explorer, MixtureExplorer])
+def test_an_interrupted_change_can_be_repeated(on_pair: xpulab.XPUCluster, tmp_path: Any, kind: Any) -> None:
+    explorer = kind(on_pair.scatter(groups()), 4)
+    on_pair.run(strike)
+    explorer.k = 7
+    last = on_pair.run(meetings)[0]
+    explorer.k = 4
     counts, centers = explorer.picture().counts, explorer.centers
-    call = pair.call
-
-    def interrupted(*arguments: Any) -> Any:
-        call(*arguments)  # the engines have other labels by now
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pair, "call", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    on_pair.run(strike, last, wait_for_stop, str(tmp_path / "waits"))  # the engines have other labels by then
+    with pressed_when(tmp_path / "waits"), pytest.raises(KeyboardInterrupt):
         explorer.k = 7
-    monkeypatch.undo()
     np.testing.assert_array_equal(explorer.centers, centers)
     explorer.features = (0, 1)
     np.testing.assert_array_equal(explorer.picture().counts, counts)
 
 
 def test_the_engines_free_the_state_of_a_deleted_explorer(pair: xpulab.XPUCluster) -> None:
-    explorer = Explorer(pair.scatter(groups()), 4, points=100)
-    name = explorer._id
+    def held() -> set[str]:
+        return set.union(*pair.run(lambda task: set(task.engine.handles)))
 
-    def held(task: Any) -> bool:
-        return name in task.engine.handles
-
-    assert pair.run(held) == [True, True]
+    rows = pair.scatter(groups())
+    before = held()
+    explorer = Explorer(rows, 4, points=100)
+    assert held() - before
     del explorer
     gc.collect()
     deadline = time.monotonic() + 10
-    while any(pair.run(held)) and time.monotonic() < deadline:
+    while held() - before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert pair.run(held) == [False, False]
+    assert not held() - before
 
 
-def test_without_a_cluster_the_error_says_what_to_type(
-    pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xpulab.deploy import cluster as registry
-
-    monkeypatch.setattr(registry, "_clusters", [])
+def test_without_a_cluster_the_error_says_what_to_type(pair: xpulab.XPUCluster, no_cluster: None) -> None:
     with pytest.raises(xpulab.exceptions.NoClusterError, match=r"xpulab\.XPUCluster\(\)\.start\(\)"):
         Explorer(groups())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from typing import Any
 
 import matplotlib
@@ -12,7 +13,7 @@ import PIL.Image
 import pytest
 from reports import EVIL, Document
 
-from xpulab.explorer.picture import PALETTE, Picture
+from xpulab.explorer.picture import LIGHT, PALETTE, Picture
 from xpulab.explorer.snapshot import Snapshot
 from xpulab.report.rendering import escape
 
@@ -71,8 +72,9 @@ def test_a_number_goes_with_each_colour() -> None:
     for j in range(14):
         assert f">{j}</text>" in html
     keys = [each["style"] for each in document.attributes("i")]
-    assert keys[:12] == [f"background:{colour}" for colour in PALETTE]
-    assert keys[12:] == [f"background:{colour}" for colour in snapshot(k=14).picture.colours[12:]]
+    assert keys == [f"--xpu-hue:{colour}" for colour in snapshot(k=14).picture.colours]
+    twelve = [each["style"] for each in Document(snapshot(k=12)._repr_html_()).attributes("i")]
+    assert twelve == [f"--xpu-hue:{colour}" for colour in PALETTE]
 
 
 def test_front_ends_without_styles_and_svg_show_a_png() -> None:
@@ -88,7 +90,7 @@ def test_front_ends_without_styles_and_svg_show_a_png() -> None:
     pixels = np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
     assert pixels.shape == (10 + 30 + 40, 60 + 40 + 12, 3)
     # The last centre, (2, 0.5), is in the middle of the picture, in its colour; the rows of the first are lower left.
-    colour = [int(PALETTE[2][i : i + 2], 16) for i in (1, 3, 5)]
+    colour = LIGHT.shown(np.array([*bytes.fromhex(PALETTE[2][1:]), 255]))[:3].astype(int)
     assert np.abs(pixels[10 + 15 - 7, 60 + 20] - colour).max() < 24
     assert "inertia by number of clusters: 1: 50, 2: 25" in document.text
 
@@ -99,6 +101,19 @@ def test_the_axis_of_the_elbow_has_numbers() -> None:
     assert [each for each in range(41) if f'y="146" text-anchor="middle">{each}</text>' in many] == list(
         range(0, 41, 4)
     )
+
+
+@pytest.mark.parametrize("turns", [4, 40])
+def test_the_ends_of_the_axis_of_a_quantity_that_barely_changes_differ(turns: int) -> None:
+    bounds = tuple(-3.25 + 1e-11 * turn for turn in range(turns + 1))
+    html = snapshot(turns=turns, inertias=bounds, elbows=0, method="Gaussian mixture", measure="lower bound").html()
+    high, low = re.findall(r'text-anchor="end">([^<]*)</text>', html)[-2:]
+    assert (low, high) == ("-3.25", f"{-3.25 + 1e-11 * turns:.12g}".rstrip("0"))
+    (label,) = [each for each in Document(html).attributes("svg") if "by iteration" in str(each.get("aria-label"))]
+    assert high in str(label["aria-label"])
+    same = snapshot(turns=2, inertias=(5.0, 5.0, 5.0), elbows=0).html()
+    assert re.findall(r'y="\d+" text-anchor="end">([^<]*)</text>', same)[-1:] == ["5"]
+    assert same.count('text-anchor="end">5</text>') == 1
 
 
 def test_before_the_first_iteration_there_are_no_trails_and_no_curve() -> None:
@@ -141,6 +156,10 @@ def test_the_figure_shows_rows_centres_and_curves(turns: int) -> None:
     assert [text.get_text() for text in rows.texts] == ["0", "1", "2"]
     assert rows.get_xlim() == (0, 4)
     assert rows.get_ylim() == (-1, 2)
+    seen = np.asarray(rows.images[0].get_array())
+    light = np.where(seen <= 0.04045, seen / 12.92, ((seen + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+    assert np.isclose(light, 1).any()  # the ground
+    assert (1.05 / (light[~np.isclose(light, 1)] + 0.05)).min() >= 3
     np.testing.assert_array_equal(inertia.lines[0].get_ydata(), snapshot(turns=turns).inertias)
     np.testing.assert_array_equal(elbow.lines[0].get_xdata(), range(1, 6))
     again = snapshot().plot(figure.axes)

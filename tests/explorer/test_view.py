@@ -15,10 +15,13 @@ from reports import Document
 
 import xpulab
 from xpulab.explorer import view as explore_view
-from xpulab.explorer.picture import Picture
+from xpulab.explorer.latest import Latest
+from xpulab.explorer.picture import PALETTE, Picture
+from xpulab.explorer.plane import DrawnRow
+from xpulab.explorer.plane_snapshot import Selection
 from xpulab.explorer.session import Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.explorer.view import ExploreView, Latest
+from xpulab.explorer.view import ExploreView
 
 
 class Slow(Explorer):
@@ -35,6 +38,8 @@ class Slow(Explorer):
         self.state: dict[str, Any] = {"k": 3, "points": n_samples, "features": (0, 1)}
         self.inertias = [4.0]
         self.converged = False
+        self.selection: Selection | None = None
+        self.error: Exception | None = None  # that a step raises
 
     def _do(self, name: str, *values: Any) -> None:
         assert self.free.wait(30)
@@ -47,11 +52,17 @@ class Slow(Explorer):
         else:
             object.__setattr__(self, name, value)
 
+    inertias: Any = ()
     k: Any = property(lambda self: self.state["k"])
     points: Any = property(lambda self: self.state["points"])
     features: Any = property(lambda self: self.state["features"])
 
+    def start(self) -> None:
+        self._do("start")
+
     def step(self) -> None:
+        if self.error is not None:
+            raise self.error
         self._do("step")
         self.inertias = [*self.inertias, self.inertias[-1] / 2]
         self.converged = len(self.inertias) > 4
@@ -69,14 +80,28 @@ class Slow(Explorer):
         self._do("elbow", k)
         self.elbows = {**self.elbows, k: 9.0 / k}
 
+    def row_at(self, x: float, y: float) -> DrawnRow | None:
+        if self.error is not None:
+            raise self.error
+        self._do("row", x, y)
+        return DrawnRow(4321, {"a": x, "b": y, "c": 3.25}, 1, x, y, 7) if x >= 0 else None
+
+    def select(self, shape: Any = None) -> Any:
+        self._do("select", shape)
+        self.selection = None if shape is None else Selection((1200, 0, 34), np.array(shape))
+
+    def picture(self) -> Picture:
+        return self.snapshot().picture
+
     def snapshot(self) -> Snapshot:
         k = self.state["k"]
         counts = np.zeros((k, 6, 8), np.int32)
         counts[:, 2, 3] = range(k)
         turns = len(self.inertias)
         return Snapshot(
-            Picture(counts, ("a", "b"), (0.0, 0.0), (1.0, 1.0)), k, self.points, len(self.rows), 3, 0,
+            Picture(counts, ("a", "b"), (0.0, 0.0), (1.0, 1.0)), self.points, len(self.rows), 3, k, 0,
             np.full((turns, k, 2), 0.5), tuple(self.inertias), self.elbows, self.converged,
+            selection=self.selection,
         )  # fmt: skip
 
 
@@ -91,17 +116,17 @@ class Shown:
 
 
 @pytest.fixture
-def view(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExploreView]:
-    monkeypatch.setattr(explore_view, "PACE", 100.0)
+def view() -> Iterator[ExploreView]:
     view = ExploreView(Slow())
+    view.pace = 100.0
     yield view
-    view.explorer.free.set()  # type: ignore[attr-defined]
+    view.explorer.free.set()  # type: ignore[union-attr]
     view.close()
 
 
 def done(view: ExploreView) -> list[Any]:
     assert view.wait(30)
-    return view.explorer.done  # type: ignore[attr-defined]
+    return view.explorer.done  # type: ignore[union-attr]
 
 
 def test_of_waiting_requests_with_one_name_only_the_last_is_handled() -> None:
@@ -158,6 +183,52 @@ def test_each_control_does_what_it_says(view: ExploreView) -> None:
     ]  # fmt: skip
 
 
+def test_the_row_at_the_pointer_is_sent_in_words_and_without_another_picture(
+    view: ExploreView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view.widget = view._make_widget()
+    sent: list[Any] = []
+    monkeypatch.setattr(view.widget, "send", sent.append)
+    states: list[Any] = []
+    view.widget.observe(states.append, "state")
+    view.widget._handle_custom_msg({"name": "row", "value": [0.5, 0.25]}, [])
+    assert done(view) == [("row", 0.5, 0.25)]
+    assert sent == [{"row": {
+        "title": "Row 4,321 of cluster 1", "hue": PALETTE[1], "values": [["a", "0.5"], ["b", "0.25"], ["c", "3.25"]],
+        "more": "the first of 7 rows at this pixel", "x": 0.5, "y": 0.25,
+    }}]  # fmt: skip
+    view.ask("row", [-1, 0])
+    assert view.wait(30)
+    view.explorer.error = xpulab.exceptions.NoClusterError("the cluster was stopped")  # type: ignore[union-attr]
+    view.ask("row", [0, 0])
+    assert view.wait(30)
+    assert sent[1:] == [{"row": None}, {"row": {"title": "the cluster was stopped", "values": [], "more": ""}}]
+    assert states == []
+
+
+def test_the_features_of_the_picture_are_the_first_of_those_that_are_shown(view: ExploreView) -> None:
+    explorer: Any = view.explorer
+    explorer.state["features"] = (9, 2)
+    explorer.names = [f"f{i}" for i in range(20)]
+    explorer.row_at = lambda x, y: DrawnRow(0, dict.fromkeys(explorer.names, 1.0), 0, x, y, 1)
+    row: Any = view._row(0.5, 0.5)
+    assert [name for name, _ in row["values"]] == ["f9", "f2", "f0", "f1", "f3", "f4", "f5", "f6"]
+    assert row["more"] == "and 12 more features"
+
+
+def test_what_is_selected_is_said_in_words_and_a_click_selects_nothing(view: ExploreView) -> None:
+    view.widget = view._make_widget()
+    assert view.widget.state["selected"] is False
+    shape = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    view.ask("select", shape)
+    assert done(view) == [("select", shape)]
+    assert view.widget.state["line"].splitlines()[1:] == ["1,234 rows selected: 1,200 of cluster 0, 34 of cluster 2"]
+    assert view.widget.state["selected"] is True
+    view.ask("select", None)
+    assert done(view)[1:] == [("select", None)]
+    assert view.widget.state["line"] == view.snapshot().line()
+
+
 def test_the_present_value_changes_nothing(view: ExploreView) -> None:
     for name, value in [("k", 3), ("points", 5000), ("x", 0), ("y", 1)]:
         view.ask(name, value)
@@ -212,7 +283,7 @@ def test_play_keeps_its_pace(view: ExploreView) -> None:
     view.ask("play", True)
     assert done(view) == [("step",)] * 4
     assert time.monotonic() - started > 0.5  # four times a fifth of a second, less the first
-    assert view._state(view.snapshot())["pace"] == 5
+    assert view.pace == 5
 
 
 def test_changes_from_python_are_shown(view: ExploreView) -> None:
@@ -231,28 +302,20 @@ def test_changes_from_python_are_shown(view: ExploreView) -> None:
     assert len(shown.updates) == seen
 
 
-def test_a_stopped_cluster_is_reported_and_the_view_can_start_it(
-    view: ExploreView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone() -> None:
-        raise xpulab.exceptions.NoClusterError("the cluster was stopped; type: %xpu_cluster start")
-
-    monkeypatch.setattr(view.explorer, "step", gone)
-    monkeypatch.setattr(view.explorer, "start", lambda: view.explorer.done.append("start"))  # type: ignore[attr-defined]
+def test_a_stopped_cluster_is_reported_and_the_view_can_start_it(view: ExploreView) -> None:
+    error = xpulab.exceptions.NoClusterError("the cluster was stopped; type: %xpu_cluster start")
+    view.explorer.error = error  # type: ignore[union-attr]
     view.ask("step")
     assert view.wait(30)
-    state = view._state(view.snapshot())
-    assert (state["message"], state["stopped"]) == ("the cluster was stopped; type: %xpu_cluster start", True)
+    assert (view.message, view.stopped) == ("the cluster was stopped; type: %xpu_cluster start", True)
     view.ask("start")
-    assert done(view) == ["start"]
-    assert not view._state(view.snapshot())["stopped"]
+    assert done(view) == [("start",)]
+    assert not view.stopped
 
 
-def test_an_error_is_shown_and_stops_playing(view: ExploreView, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> None:
-        raise xpulab.exceptions.EngineLostError("the engines have ended; type: %xpu_cluster start")
-
-    monkeypatch.setattr(view.explorer, "step", gone)
+def test_an_error_is_shown_and_stops_playing(view: ExploreView) -> None:
+    error = xpulab.exceptions.EngineLostError("the engines have ended; type: %xpu_cluster start")
+    view.explorer.error = error  # type: ignore[union-attr]
     view.ask("play", True)
     assert view.wait(30)
     assert view.message == "EngineLostError: the engines have ended; type: %xpu_cluster start"
@@ -264,6 +327,9 @@ def test_an_error_is_shown_and_stops_playing(view: ExploreView, monkeypatch: pyt
 def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
     view.widget = view._make_widget()
     assert view.widget.choices == {
+        "title": "k-means explorer",
+        "elbow": True,
+        "iterates": True,
         "names": ["a", "b", "c"],
         "points": [100, 200, 500, 1000, 2000, 5000],
         "clusters": list(range(1, 21)),
@@ -348,13 +414,16 @@ def test_the_controls_work_on_real_engines(pair: xpulab.XPUCluster) -> None:
         view.ask(name, value)
         assert view.wait(60)
         assert "Error" not in view.message
+    assert isinstance(view.explorer, Explorer)
     assert view.explorer.converged
     assert (view.explorer.k, view.explorer.features, view.explorer.points) == (5, (0, 1), 4000)
     assert view.snapshot().png != before
     view.ask("elbow")
     assert view.wait(120)
-    assert list(view.snapshot().elbows) == list(range(1, 13))
-    assert view.snapshot().elbows[1] == pytest.approx(((X - X.mean(axis=0)) ** 2).sum(), rel=1e-5)
+    shown = view.snapshot()
+    assert isinstance(shown, Snapshot)
+    assert list(shown.elbows) == list(range(1, 13))
+    assert shown.elbows[1] == pytest.approx(((X - X.mean(axis=0)) ** 2).sum(), rel=1e-5)
 
 
 @pytest.mark.cluster
@@ -370,7 +439,7 @@ def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> N
         "import numpy as np, xpulab, warnings\nwarnings.simplefilter('ignore')\n"
         "cluster = xpulab.XPUCluster(1, timeout=60).start()\n"
         "view = xpulab.explore(np.random.default_rng(0).normal(size=(1000, 2)), k=3)\nview",
-        "view.explorer.k = 4\nview.wait()",
+        "view.explorer.k = 4",
         "cluster.stop()\nview.ask('play', True); view.wait(); print(view.message, view.stopped, view.playing)",
         "view.ask('start'); view.wait(); print(cluster.running, view.stopped)\n"
         "view.explorer.step(); print(view.snapshot().line()[:49]); cluster.stop()",

@@ -75,8 +75,8 @@ def several(cluster: xpulab.XPUCluster, clients: int, tasks: int) -> list[int]:
     list of int
         Number of right results of each client.
     """
-    assert cluster._processes is not None
-    name = cluster._processes.record.name
+    assert cluster.engines.processes is not None
+    name = cluster.engines.processes.record.name
     others = [
         subprocess.Popen(
             [sys.executable, str(Path(__file__)), name, str(seed), str(tasks)], stdout=subprocess.PIPE, text=True

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import numpy as np
 import psutil
@@ -42,7 +42,7 @@ class State:
 def state(cluster: xpulab.XPUCluster) -> dict[str, State]:
     """Return the state of the notebook, of the engines by rank, and of the controller and its children."""
     gc.collect()
-    pids = {"notebook": os.getpid(), **{f"rank {fact['rank']}": fact["pid"] for fact in cluster.facts}}
+    pids = {"notebook": os.getpid(), **{f"rank {fact.rank}": fact.pid for fact in cluster.facts}}
     controllers = sorted(
         p for p, line in processes_of(os.getpid()).items() if "xpulab.deploy.processes.controller" in line
     )

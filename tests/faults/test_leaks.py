@@ -20,11 +20,11 @@ def test_calls_and_handles_leak_no_descriptor(pair: xpulab.XPUCluster) -> None:
     pair.activate()
 
     def settled() -> dict[str, State]:
-        for cluster in registry._clusters:  # blocks that wait for the next call are freed after 30 seconds
-            cluster.blocks.clear()
+        for cluster in registry.clusters.running:  # blocks that wait for the next call are freed after 30 seconds
+            cluster.rows.blocks.clear()
         return state(pair)
 
-    others = set(pair._handles)
+    others = set(pair.rows.handles_here)
     calls(pair, 5)
     handles(pair, 5)
     before = settled()
@@ -41,9 +41,9 @@ def test_calls_and_handles_leak_no_descriptor(pair: xpulab.XPUCluster) -> None:
     assert not more
     gc.collect()
     assert sum(isinstance(thing, ipp.AsyncResult | MessageFuture) for thing in gc.get_objects()) <= 20
-    assert pair._handles <= others  # of tests before this one
-    assert pair._processes is not None
-    assert len(pair._processes.client.results) == 0
+    assert pair.rows.handles_here <= others  # of tests before this one
+    assert pair.engines.processes is not None
+    assert len(pair.engines.processes.client.results) == 0
 
 
 @pytest.mark.cluster
@@ -56,7 +56,7 @@ def test_calls_leak_nothing_in_the_client_and_the_engines(pair: xpulab.XPUCluste
         return len(IPEngine.instance().session.digest_history)
 
     def held() -> dict[str, Any]:
-        client = pair._processes.client  # type: ignore[union-attr]
+        client = pair.engines.processes.client  # type: ignore[union-attr]
         sizes = {name: len(value) for name, value in vars(client).items() if isinstance(value, dict | set | list)}
         sizes["signatures"] = len(client.session.digest_history)
         return {**sizes, "engines": pair.run(kept)}

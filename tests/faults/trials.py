@@ -25,6 +25,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.exceptions import XpulabError
 from xpulab.libraries import oneapi
+from xpulab.sharing.program import program
 
 __all__ = ["FAULTS", "PHASES", "Bench", "Trial", "Watched", "forget", "later", "remember", "same"]
 
@@ -75,9 +76,15 @@ class Watched(xpulab.XPUCluster):
 
     seen: float | None = None
 
-    def _give_up(self, *given: Any) -> None:
-        self.seen = self.seen or time.monotonic()
-        super()._give_up(*given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        give_up = self.engines._give_up
+
+        def given_up(*given: Any) -> None:
+            self.seen = self.seen or time.monotonic()
+            give_up(*given)
+
+        self.engines._give_up = given_up  # type: ignore[method-assign, assignment]
 
 
 class Bench:
@@ -123,6 +130,7 @@ class Bench:
             if phase in COLD and phase in phases:
                 self.cluster.run(remember)
         self.shared = shared_memory()
+        self.missed = ""  # what a fault has not found
 
     # -- the calls ----------------------------------------------------------------------------------------------------
 
@@ -150,9 +158,9 @@ class Bench:
             self._folders.append(tempfile.TemporaryDirectory(prefix="xpulab-"))
             self.cluster.run(forget, self._folders[-1].name, "all" if phase == "tune" else "0")
             return
-        if self.handle.id not in self.cluster._handles:
+        if self.handle.id not in self.cluster.rows.handles_here:
             self.handle = self.cluster.scatter(_X)
-        engines = (phase, *(fact["pid"] for fact in self.cluster.facts))
+        engines: tuple[str | int, ...] = (phase, *(fact.pid for fact in self.cluster.facts))
         if engines not in self._warm:
             self._warm.add(engines)
             self.calls[phase]()  # the kernels of new engines come from the disk, which is not what is tried here
@@ -165,7 +173,7 @@ class Bench:
         if fault == "notebook":
             return self._of_a_notebook(phase, moment)
         self._prepare(phase)
-        self.cluster.seen = None
+        self.cluster.seen, self.missed = None, ""
         struck: list[float] = []
 
         def strike() -> None:
@@ -180,7 +188,8 @@ class Bench:
         ended = self.cluster.seen or time.monotonic()
         seconds = max(0.0, ended - struck[0]) if struck and outcome != "done" else 0.0
         self.unlimit()
-        wrong = self._wrong(fault, phase, outcome, found, seconds) or self._wrong_afterwards(fault, phase, outcome)
+        wrong = self.missed or self._wrong(fault, phase, outcome, found, seconds)
+        wrong = wrong or self._wrong_afterwards(fault, phase, outcome)
         return Trial(fault, phase, moment, seconds, outcome, wrong)
 
     def _outcome(self, call: Callable[[], Any]) -> tuple[str, Any]:
@@ -234,8 +243,8 @@ class Bench:
 
     def _left(self) -> list[str]:
         """List processes that do not belong to the cluster, and shared memory with a name."""
-        assert self.cluster._processes is not None
-        mine = set(self.cluster._processes.pids())
+        assert self.cluster.engines.processes is not None
+        mine = set(self.cluster.engines.processes.pids())
         others = [f"{pid} {line}" for pid, line in self._processes().items() if pid not in mine]
         return others + sorted(shared_memory() - self.shared)
 
@@ -268,6 +277,7 @@ class Bench:
             if found := [pid for pid, line in self._processes().items() if line.startswith(command)]:
                 return sorted(found)
             time.sleep(0.01)
+        self.missed = f"there was no {command}"
         return []
 
     def signal(self, chance: random.Random, command: str, number: signal.Signals) -> None:
@@ -308,7 +318,7 @@ def notebook(phase: str) -> None:
 
 
 def forget(task: Any, folder: str, tune: str) -> None:
-    """On an engine: compile all kernels again, store them in `folder`, and search for tiles if `tune` says so."""
+    """On an engine: compile all kernels again, store them in `folder`, and try launch shapes if `tune` says so."""
     import os
     from pathlib import Path
 
@@ -316,7 +326,7 @@ def forget(task: Any, folder: str, tune: str) -> None:
     engine.remembered = device.programs.copy(), os.environ.get("XPULAB_CACHE", ""), tuner.mode, tuner.path
     device.programs.clear()
     os.environ["XPULAB_CACHE"] = folder
-    tuner.mode, tuner.path = tune, Path(folder) / "tiles.json"
+    tuner.mode, tuner.path = tune, Path(folder) / "launch_shapes.json"
 
 
 def remember(task: Any) -> None:
@@ -328,7 +338,7 @@ def remember(task: Any) -> None:
         kernels, os.environ["XPULAB_CACHE"], tuner.mode, tuner.path = task.engine.remembered
         device.programs.update(kernels)
         tuner.speeds.clear()
-        device.tiles.clear()
+        device.launch_shapes.clear()
 
 
 def _hard() -> int:
@@ -358,9 +368,9 @@ def later(seconds: float, act: Callable[[], Any]) -> Iterator[None]:
                 continue
 
 
-# How their command lines begin; mpiexec's goes on with the engines'.
-ENGINE = f"{sys.executable} -m xpulab.engine"
-CONTROLLER = f"{sys.executable} -m xpulab.deploy.processes.controller"
+# How their command lines begin; mpiexec's goes on with the engines', and the engines' with options.
+ENGINE = " ".join([*program("xpulab.engine"), ""])
+CONTROLLER = " ".join(program("xpulab.deploy.processes.controller"))
 MPIEXEC = str(oneapi.mpiexec())
 
 FAULTS: dict[str, Callable[[Bench, random.Random], None]] = {

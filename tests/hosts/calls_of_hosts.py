@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from machines import Host
 from scipy import sparse
-from waiting import until
+from waiting import until, until_none
 
 import xpulab
 from xpulab.cluster import DBSCAN, BisectingKMeans, KMeans, MiniBatchKMeans
@@ -36,13 +36,13 @@ WEIGHTS = RANDOM.rand(len(X))
 
 def busy(cluster: xpulab.XPUCluster, iterations: int = 0) -> bool:
     """Whether all ranks are in the same task, and in this iteration at least."""
-    assert cluster._board is not None
-    ranks = cluster._board.ranks
+    assert cluster.engines.board is not None
+    ranks = cluster.engines.board.ranks
     return bool(ranks["task"][0] and len({*ranks["task"]}) == 1 and (ranks["iteration"] >= iterations).all())
 
 
 def require_clean(host: Host) -> None:
-    until(lambda: not host.processes() and not host.files())
+    until_none(lambda: [*host.processes().values(), *host.files()])
 
 
 def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
     forest = RandomForestClassifier(40, max_depth=6, oob_score=True, random_state=0).fit(missing, Y)
     found["thresholds"] = np.concatenate([tree.tree_.threshold for tree in forest.estimators_])
     found["out of bag"], found["classes"] = forest.oob_decision_function_, forest.predict(cluster.scatter(X))
-    regressor = RandomForestRegressor(5, max_leaf_nodes=50, random_state=0).fit(X, X[:, :2])
+    regressor = RandomForestRegressor(5, max_leaf_nodes=50, random_state=0).fit(handle, cluster.scatter(X[:, :2]))
     found["regression"] = regressor.predict(cluster.scatter(X))
     return found
 

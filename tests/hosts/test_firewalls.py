@@ -88,8 +88,8 @@ def test_a_cluster_behind_firewalls_listens_on_its_ports_only(hosts: Network) ->
         handle = cluster.scatter(X)
         np.testing.assert_array_equal(handle.gather(), X)
         assert KMeans(3, random_state=0).fit(X).n_iter_ > 0
-        assert cluster._processes is not None
-        found = listening([], set(cluster._processes.pids()))
+        assert cluster.engines.processes is not None
+        found = listening([], set(cluster.engines.processes.pids()))
         for host in hosts.hosts:
             mine = {int(pid) for pid in host.run("pgrep", "-f", "xpulab.engine").split()}
             found |= listening(["nsenter", "-t", str(host.pid), "--all"], mine)

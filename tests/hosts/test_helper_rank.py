@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from machines import Network
 from waiting import until
 
 import xpulab
+from xpulab import scanning
 from xpulab.cluster import KMeans
-from xpulab.deploy.tasks import rows
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
+from xpulab.sharing.sources import BlockRows
+from xpulab.sources.mapped import mapped
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 RANDOM = np.random.RandomState(0).rand(300_000, 6).astype(np.float32)
 LONG: dict[str, Any] = {"init": "random", "n_init": 1, "tol": 0, "random_state": 0}
@@ -50,8 +53,8 @@ def on_helped(helped: xpulab.XPUCluster) -> xpulab.XPUCluster:
 
 
 def helper_of(cluster: xpulab.XPUCluster) -> psutil.Process:
-    assert cluster._helper is not None
-    return psutil.Process(cluster._helper["pid"])
+    assert cluster.engines.helper is not None
+    return psutil.Process(cluster.engines.helper.pid)
 
 
 def test_users_see_the_engines_only(on_helped: xpulab.XPUCluster) -> None:
@@ -97,22 +100,23 @@ def test_an_exception_of_an_engine_and_one_of_the_helper_rank(
 ) -> None:
     np.save(tmp_path / "rows.npy", RANDOM)
     on_file = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    known = rows.mapped
+    file = mapped(on_file)
+    assert file is not None
     for _ in range(2):
         with pytest.raises(EngineError, match="KeyError"):
-            on_helped.call("no such task", {"source": {**(known(on_file) or {}), "bounds": [0, 1, 2, 300_000]}})
-        monkeypatch.setattr(rows, "mapped", lambda X: {**(known(X) or {}), "state": [0, 0, 0, 0]})
-        with pytest.raises(ValueError, match="was written to or replaced since"):
-            on_helped.scatter(on_file)
-        monkeypatch.setattr(rows, "mapped", known)
+            on_helped.call("no such task", {"source": BlockRows.of_all(file, file.dtype, [0, 1, 2, 300_000])})
+        with monkeypatch.context() as changed:
+            changed.setattr(scanning, "mapped", lambda X: replace(file, state=[0, 0, 0, 0]))
+            with pytest.raises(ValueError, match="was written to or replaced since"):
+                on_helped.scatter(on_file)
     np.testing.assert_array_equal(on_helped.scatter(on_file).gather(), RANDOM)
 
 
 def test_large_rows_are_read_in_the_notebooks_memory(on_helped: xpulab.XPUCluster) -> None:
-    on_helped.blocks.clear()
+    on_helped.rows.blocks.clear()
     handle = on_helped.scatter(RANDOM)
-    assert on_helped._readable
-    assert on_helped.blocks.nbytes == 0  # nothing was copied into shared memory
+    assert on_helped.rows.readable
+    assert on_helped.rows.blocks.nbytes == 0  # nothing was copied into shared memory
     np.testing.assert_array_equal(handle.gather(), RANDOM)
 
 
@@ -204,11 +208,10 @@ def test_a_fit_continues_after_the_helper_rank_is_lost(on_helped: xpulab.XPUClus
 
 
 def test_a_helper_rank_that_is_stopped_is_named_and_nothing_is_left(
-    on_helped: xpulab.XPUCluster, hosts: Network, monkeypatch: pytest.MonkeyPatch
+    on_helped: xpulab.XPUCluster, hosts: Network
 ) -> None:
     """This is the last test of this cluster."""
-    monkeypatch.setattr(on_helped, "silence", 2.0)
-    monkeypatch.setattr(on_helped, "recover", False)
+    on_helped.silence, on_helped.recover = 2.0, False
     process = helper_of(on_helped)
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(EngineLostError, match=r"the helper rank .* gave no sign of life for 2 s"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ PORT = 2222
 
 
 @pytest.fixture
-def config(hosts: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def config(hosts: Network, tmp_path: Path, environment: Callable[..., None]) -> Iterator[Path]:
     """A configuration without a key, for an sshd on node1 that takes passwords, and keys from a home of its own."""
     if shutil.which("openssl") is None or shutil.which("ssh-copy-id") is None:
         skip_or_fail("openssl or ssh-copy-id not found; type: apt-get install openssl openssh-client")
@@ -51,26 +51,24 @@ def config(hosts: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         f"Host node1 {host.address}\n    HostName {host.address}\n    HostKeyAlias node1\n    Port {PORT}\n"
         f"Host *\n    UserKnownHostsFile {shared / 'known'}\n    IdentityAgent none\n"
     )
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("HOME", str(tmp_path))
+    environment(XDG_DATA_HOME=str(tmp_path / "data"), HOME=str(tmp_path))
     yield path
     host.run("kill", pid.read_text().strip())
     host.run("umount", "/etc/shadow")
     host.run("rm", "-r", home)
 
 
-def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> Path:
+def answering(tmp_path: Path, environment: Callable[..., None], word: str) -> Path:
     """Have ssh ask a program for the password. Returns the file with its questions."""
     asked, program = tmp_path / "asked", tmp_path / "askpass"
     program.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(asked))}\necho {shlex.quote(word)}\n')
     program.chmod(0o700)
-    monkeypatch.setenv("SSH_ASKPASS", str(program))
-    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    environment(SSH_ASKPASS=str(program), SSH_ASKPASS_REQUIRE="force")
     return asked
 
 
 def test_a_key_is_installed_with_one_password_and_then_used(
-    hosts: Network, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: Network, config: Path, tmp_path: Path, environment: Callable[..., None]
 ) -> None:
     names = addresses("node1", None)
     assert "hosts --make-keys node1" in look(names, config).hosts[0].problem
@@ -78,7 +76,7 @@ def test_a_key_is_installed_with_one_password_and_then_used(
     assert not told.ready
     assert told.hosts[0].to_type == f"ssh-copy-id -i {told.key}.pub -F {config} node1"
     assert "Permission denied" in told.hosts[0].said
-    asked = answering(tmp_path, monkeypatch, PASSWORD)
+    asked = answering(tmp_path, environment, PASSWORD)
     made = make_keys([Address("localhost"), *names], config, terminal=True)
     assert [(host.name, host.state) for host in made.hosts] == [("node1", "installed")], str(made)
     assert made.ready
@@ -89,9 +87,9 @@ def test_a_key_is_installed_with_one_password_and_then_used(
 
 
 def test_a_host_with_another_key_gets_no_password(
-    hosts: Network, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: Network, config: Path, tmp_path: Path, environment: Callable[..., None]
 ) -> None:
-    asked = answering(tmp_path, monkeypatch, PASSWORD)
+    asked = answering(tmp_path, environment, PASSWORD)
     known = tmp_path / "known"
     other = (Path(hosts.ssh_config).parent / "node2.pub").read_text()
     known.write_text(f"node1 {other}")

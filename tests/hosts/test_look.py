@@ -13,7 +13,7 @@ from machines import Host, Network
 
 import xpulab
 from xpulab.deploy.network.addresses import addresses
-from xpulab.deploy.remote import about
+from xpulab.deploy.remote import describe_host
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.libraries import oneapi
@@ -59,9 +59,6 @@ def test_hosts_that_are_not_ready_say_what_to_type(
     assert "ssh-copy-id" in problem(f"IdentityFile {tmp_path / 'none'}\n" + whole.replace("IdentityFile", "#"))
     assert "no sshd answers" in problem("Port 9\n" + whole)
     assert "its name is not known" in problem(whole, "no-such-host.invalid")
-    monkeypatch.setattr("xpulab.deploy.remote.asking._TIMEOUT", 0.01)
-    assert "did not answer within" in problem(whole)
-    monkeypatch.setattr("xpulab.deploy.remote.asking._TIMEOUT", 60)
     monkeypatch.setattr("sys.executable", "/no/such/python")
     assert "it has no /no/such/python" in problem(whole)
     monkeypatch.setattr("sys.executable", "/etc/hosts")  # ssh says "Permission denied", too, of a key
@@ -69,6 +66,8 @@ def test_hosts_that_are_not_ready_say_what_to_type(
     assert words.startswith("its /etc/hosts cannot be executed (")
     assert "Permission denied" in words
     assert words.endswith(f"type: ssh -F {config} node1 ls -l /etc/hosts")
+    monkeypatch.setattr("xpulab.deploy.remote.asking._TIMEOUT", 0.01)
+    assert "did not answer within" in problem(whole)
 
 
 @contextlib.contextmanager
@@ -85,7 +84,9 @@ def test_another_source_under_the_same_version_is_not_ready(hosts: Network) -> N
     with replaced(hosts.hosts[0], Path(xpulab.__file__).parent / "demo.py"):
         found = look(addresses("node1", None), hosts.ssh_config)
     assert not found.ready
-    assert re.search(rf"source of xpulab with the digest \w{{12}} \(here {about.digest()}\)", found.hosts[0].problem)
+    assert re.search(
+        rf"source of xpulab with the digest \w{{12}} \(here {describe_host.digest()}\)", found.hosts[0].problem
+    )
     assert "install the versions of this host there" in str(found)
 
 
@@ -100,8 +101,8 @@ def test_a_host_without_a_device_is_not_ready(hosts: Network) -> None:
 
 
 def test_other_versions_are_refused_before_anything_starts(hosts: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = about.versions() | {"xpulab": "0.0.1"}
-    monkeypatch.setattr(about, "versions", lambda *_: mine)
+    mine = describe_host.versions() | {"xpulab": "0.0.1"}
+    monkeypatch.setattr(describe_host, "versions", lambda *_: mine)
     cluster = xpulab.XPUCluster(hosts=f"{hosts.address},node1", ssh_config=hosts.ssh_config)
     match = rf"node1: it has xpulab {xpulab.__version__} \(here 0.0.1\); install"
     with pytest.raises(ClusterStartError, match=match):

@@ -24,9 +24,8 @@ def test_the_notebook_about_two_hosts_runs(hosts: Network) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     number = sum(cell.cell_type == "code" for cell in notebook.cells) + len(solutions_of(notebook)) + 1  # statements
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    # A cell that is run once more begins in a new kernel: only the whole notebook is.
-    options = ["-p", "conftest", "-p", "no:cacheprovider", "--reruns=0"]
+    path = os.pathsep.join([str(TESTS), str(TESTS / "support"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ["-p", "conftest", "-p", "no:cacheprovider", "--color=no"]
     words = hosts.known_to(sys.executable, "-m", "pytest", *options, str(NOTEBOOK))
     environment = {**outer, "PYTHONPATH": path, "XPULAB_NOTEBOOK_HOSTS": "1"}
     done = subprocess.run(words, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from machines import Host, Network
 from mpis import with_mpi
+from waiting import until_none
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -21,7 +21,7 @@ from xpulab.deploy.network.ports import ports
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 PORTS = "50000-50100"
 X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
@@ -47,10 +47,7 @@ def both(hosts: Network, mpi: str) -> Iterator[xpulab.XPUCluster]:
 
 
 def require_clean(host: Host) -> None:
-    deadline = time.monotonic() + 20
-    while host.processes() or host.files():
-        assert time.monotonic() < deadline, (host.processes(), host.files())
-        time.sleep(0.02)
+    until_none(lambda: [*host.processes().values(), *host.files()])
 
 
 def test_ranks_are_where_the_plan_says_with_their_variables(both: xpulab.XPUCluster, mpi: str) -> None:
@@ -79,7 +76,7 @@ def test_a_fit_is_that_of_one_host(both: xpulab.XPUCluster) -> None:
 
 def test_a_lost_engine_of_another_host_is_named_and_nothing_is_left(both: xpulab.XPUCluster, hosts: Network) -> None:
     """This is the last test of this cluster."""
-    pid = both.facts[2]["pid"]
+    pid = both.facts[2].pid
     threading.Timer(0.3, hosts.hosts[0].run, ("kill", "-9", str(pid))).start()
     with pytest.raises(EngineLostError) as lost:
         both.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
@@ -102,8 +99,8 @@ def test_a_helper_rank_carries_the_rows(hosts: Network, mpi: str) -> None:
         assert [engine.host for engine in cluster.status().engines] == ["node1", "node2"]
         model = KMeans(3, random_state=0).fit(X)
         np.testing.assert_array_equal(model.labels_, model.predict(X))
-        assert cluster._helper is not None
-        os.kill(cluster._helper["pid"], 9)
+        assert cluster.engines.helper is not None
+        os.kill(cluster.engines.helper.pid, 9)
         with pytest.raises(EngineLostError, match=r"the helper rank .* ended: killed by signal: 9"):
             cluster.run(lambda task: __import__("time").sleep(30))
     for host in hosts.hosts:

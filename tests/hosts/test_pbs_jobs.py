@@ -4,7 +4,7 @@ and qdel, with the output that the manual pages of OpenPBS describe, and one hos
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from waiting import until
 import xpulab
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90), pytest.mark.flaky(reruns=1)]
 
 #: The queue: the script that waits, and then the pid of its program on the host.
 PROGRAMS = {
@@ -44,14 +44,16 @@ fi""",
 
 
 @pytest.fixture
-def pbs(hosts: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def pbs(
+    hosts: Network, monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None], tmp_path: Path
+) -> Iterator[Path]:
     own = Path(hosts.ssh_config).with_name("pbs")
     own.mkdir(exist_ok=True)
     for name, text in PROGRAMS.items():
         path = own / name
         path.write_text("#!/bin/sh" + text.replace("{own}", str(own)).replace("{pid}", str(hosts.hosts[0].pid)) + "\n")
         path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(own), prepend=os.pathsep)
+    environment(PATH=f"{own}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     yield own
     until(lambda: not hosts.hosts[0].processes() and not hosts.hosts[0].files())
@@ -68,7 +70,7 @@ def queue(host: Host) -> list[str]:
 
 def test_a_job_is_used_and_ends_with_the_cluster(hosts: Network, pbs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("xpulab.deploy.cluster._teller", lambda handle: said.append)
+    monkeypatch.setattr("xpulab.deploy.life._teller", lambda handle: said.append)
     with cluster_of(hosts) as cluster:
         waits = (
             "PBS's job 7.server: queued (Not Running: not enough cores), expected to start at Tue Nov 24 00:30:00 2026"

@@ -20,17 +20,16 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
-from waiting import until
+from waiting import until, until_none
 
 import xpulab
 from xpulab import cli
 from xpulab.cluster import KMeans
-from xpulab.deploy import cluster as registry
-from xpulab.deploy.cluster import find_current
+from xpulab.deploy.current import find_current, latest_start
 from xpulab.deploy.jobs import submission
 from xpulab.exceptions import ClusterStartError, EngineLostError, PlanError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90), pytest.mark.flaky(reruns=1)]
 
 SEE_LOGS = "; for the log of all processes, type: %xpu_cluster logs"
 
@@ -68,9 +67,8 @@ def of_xpulab(slurm: Slurm) -> set[int]:
 
 
 @pytest.fixture
-def clean(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean(slurm: Slurm, no_cluster: None) -> Iterator[None]:
     """Nothing is left on a node, in the queue or in the user's folder by a test that says nothing else."""
-    monkeypatch.setattr(registry, "_clusters", [])  # the clusters of other tests go on
     yield
     while (cluster := find_current()) is not None:  # of a test that has failed
         cluster.stop()
@@ -88,12 +86,9 @@ def output(clean: None) -> Iterator[None]:
 def require_clean(slurm: Slurm) -> None:
     def left() -> list[object]:
         there = [line for line in slurm.there.processes().values() if "slurm" not in line]
-        return [*jobs(slurm), *there, *slurm.there.files(), *of_xpulab(slurm), *os.listdir()]
+        return [*there, *slurm.there.files(), *of_xpulab(slurm), *os.listdir()]
 
-    deadline = time.monotonic() + 20
-    while found := left():
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+    until_none(lambda: jobs(slurm) or left())
 
 
 class Told:
@@ -117,7 +112,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     found = Told()
-    monkeypatch.setattr("xpulab.deploy.cluster._teller", lambda handle: found)
+    monkeypatch.setattr("xpulab.deploy.life._teller", lambda handle: found)
     return found
 
 
@@ -142,8 +137,8 @@ def test_a_job_is_used_and_outlives_its_engines_and_ends_with_the_cluster(
         assert told.said[1:3] == ["submitting a job to Slurm", f"Slurm's job {job}: submitted"]
         assert f"Slurm's job {job} runs on {HERE}, {slurm.there.name}" in told.said
         about = slurm.run("squeue", "--noheader", "--format=%j|%k|%l|%D|%P|%H", f"--jobs={job}").strip()
-        assert cluster._processes is not None
-        assert about.startswith(f"{cluster._processes.folder.name}|two words|30:00|2|all|")
+        assert cluster.engines.processes is not None
+        assert about.startswith(f"{cluster.engines.processes.folder.name}|two words|30:00|2|all|")
         names = cluster.run(lambda task: __import__("platform").node())
         assert names == [os.uname().nodename] * 2 + [slurm.there.name]
         assert f"nodes of Slurm's job {job}, which ends with the cluster" in str(cluster.plan())
@@ -206,7 +201,7 @@ def test_a_job_that_is_cancelled_during_the_start(slurm: Slurm, clean: None, tol
     cause, cure = str(error.value).splitlines()
     assert re.fullmatch(r"Slurm's job \d+ was cancelled, before the engines had started", cause)
     assert cure == f"type: %xpu_cluster restart{SEE_LOGS}"
-    assert registry.latest_start() is cluster  # for %xpu_cluster restart and logs
+    assert latest_start() is cluster  # for %xpu_cluster restart and logs
     assert ("ipcontroller" in cluster.logs()) == (pattern in ("connecting", "starting mpiexec", "0 of 3"))
 
 
@@ -255,10 +250,10 @@ def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, output: None, mo
     """The keeper is stopped, as if the network were cut for good."""
     monkeypatch.setattr(submission, "LIMIT", 2.0)
     with cluster_of(1, nodes=1, job_args=f"--nodelist={HERE}") as cluster:
-        assert cluster._submission is not None
+        assert cluster.life.submission is not None
         (line,) = jobs(slurm)
-        log = Path(f"{cluster._processes.folder.name}.log")  # type: ignore[union-attr]
-        keeper = psutil.Process(cluster._submission.pid)
+        log = Path(f"{cluster.engines.processes.folder.name}.log")  # type: ignore[union-attr]
+        keeper = psutil.Process(cluster.life.submission.pid)
         keeper.suspend()
         until(lambda: not jobs(slurm))
         assert log.read_text().strip() == "xpulab: nothing was heard of the notebook for 2 s, so this job ends"
@@ -269,8 +264,8 @@ def test_a_job_ends_without_signs_of_the_notebook(slurm: Slurm, output: None, mo
 
 def test_a_job_whose_keeper_is_killed_ends(slurm: Slurm, output: None) -> None:
     with cluster_of(1, nodes=1, job_args=f"--nodelist={HERE}", recover=False) as cluster:
-        assert cluster._submission is not None
-        psutil.Process(cluster._submission.pid).kill()
+        assert cluster.life.submission is not None
+        psutil.Process(cluster.life.submission.pid).kill()
         until(lambda: not jobs(slurm))
         with pytest.raises(EngineLostError, match="the job ended, and so did the engines"):
             cluster.run(lambda task: 1)

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
-from waiting import until
+from waiting import until, until_none
 
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.deploy.launchers import munge
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
 
@@ -64,10 +63,7 @@ def both(job: str) -> Iterator[xpulab.XPUCluster]:
 
 def require_clean(slurm: Slurm, job: str) -> None:
     """Nothing of a cluster is left on the other node, and no step of the job but its script."""
-    deadline = time.monotonic() + 20
-    while left := [*xpulabs(slurm), *slurm.there.files()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    until_none(lambda: [*xpulabs(slurm), *slurm.there.files()])
     until(lambda: all(step.startswith(f"{job}.batch") for step in slurm.steps(job)))
 
 
@@ -102,12 +98,12 @@ def test_a_fit_is_that_of_one_host(both: xpulab.XPUCluster) -> None:
 
 
 def test_no_key_is_in_a_command_line_or_in_an_environment(both: xpulab.XPUCluster, slurm: Slurm) -> None:
-    assert both._processes is not None
-    connection = both._processes.folder / "security" / "ipcontroller-engine.json"
+    assert both.engines.processes is not None
+    connection = both.engines.processes.folder / "security" / "ipcontroller-engine.json"
     key = connection.read_text().split('"key": "')[1].split('"')[0]
     assert slurm.there.run("grep", "-c", key, str(connection)).strip() == "1"
     assert slurm.there.run("stat", "-c", "%a", str(connection)).strip() == "600"
-    mine = [psutil.Process(pid) for pid in both._processes.pids()]
+    mine = [psutil.Process(pid) for pid in both.engines.processes.pids()]
     texts = [" ".join(process.cmdline()) + str(process.environ()) for process in mine]
     texts.append(slurm.there.run("sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' ' '"))
     assert "xpulab.engine" in texts[-1]
@@ -145,14 +141,14 @@ def test_a_node_without_this_python_is_named(job: str, slurm: Slurm, monkeypatch
         xpulab.XPUCluster(2, display="none").plan()
 
 
-def test_a_start_without_munge_sends_no_keys(job: str, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_munge_sends_no_keys(job: str, slurm: Slurm, environment: Callable[..., None]) -> None:
     """The relay reads munge's socket from a scontrol of the test."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "scontrol")
         real = shutil.which("scontrol")
         program.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && echo AuthInfo = socket=/no || exec {real} "$@"\n')
         program.chmod(0o755)
-        monkeypatch.setenv("PATH", folder, prepend=os.pathsep)
+        environment(PATH=f"{folder}{os.pathsep}{os.environ['PATH']}")
         with pytest.raises(
             ClusterStartError, match=r"keys .* cannot be sent .* job 1: munge says: .*\n.*--launcher local"
         ):
@@ -185,7 +181,7 @@ SCRIPT = """#!{python}
 #SBATCH --output={log}
 import time, xpulab
 cluster = xpulab.XPUCluster(2, display="none").start()
-print([fact["host"] for fact in cluster.facts], flush=True)
+print([fact.host for fact in cluster.facts], flush=True)
 cluster.run(lambda task: __import__("time").sleep(1000))
 """
 

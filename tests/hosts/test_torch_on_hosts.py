@@ -77,8 +77,12 @@ def test_a_net_is_that_of_one_host(spread: xpulab.XPUCluster, right: list[Any]) 
     spread.activate()
     ours = net(12).fit(X, Y)
     assert numbers(ours) == right
-    assert {engine.host for engine in ours.report_.engines} == {fact["host"] for fact in spread.facts}
+    assert {engine.host for engine in ours.report_.engines} == {fact.host for fact in spread.facts}
     assert ours.predict_proba(X).shape == (600, 2)
+    rows = spread.scatter(X, counts=[200, 400])
+    on_engines = net(12).fit(rows, Y)
+    assert numbers(on_engines) == right
+    assert (on_engines.predict_proba(rows) == ours.predict_proba(X)).all()
 
 
 def test_stop_and_resume_on_all_hosts(spread: xpulab.XPUCluster, right: list[Any]) -> None:
@@ -133,11 +137,11 @@ def test_a_killed_engine_costs_a_restart(
     spread.activate()
     monkeypatch.setattr(_net, "_EVERY", 0.0)
 
-    (host,) = [host for host in hosts.hosts if host.name == spread.facts[1]["host"]]
+    (host,) = [host for host in hosts.hosts if host.name == spread.facts[1].host]
 
     def kill() -> None:
         until(lambda: busy(spread, 3))
-        host.run("kill", "-9", str(spread.facts[1]["pid"]))
+        host.run("kill", "-9", str(spread.facts[1].pid))
 
     until(lambda: not busy(spread, 3))  # the board of this host may show the call before
     killer = threading.Thread(target=kill)

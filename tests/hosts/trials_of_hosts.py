@@ -36,6 +36,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.deploy.mpi.command import DEFAULT
 from xpulab.exceptions import XpulabError
+from xpulab.sharing.program import program
 
 __all__ = ["FAULTS", "LIMITS", "PHASES", "Bench", "Trial"]
 
@@ -131,7 +132,7 @@ class Bench:
 
     def fresh(self) -> None:
         """Send the rows again, and let new engines load their kernels, if the engines are new."""
-        pids = [fact["pid"] for fact in self.cluster.facts]
+        pids = [fact.pid for fact in self.cluster.facts]
         if pids != self._warm:
             self._warm = pids
             self.handle = self.cluster.scatter(_X)
@@ -228,10 +229,10 @@ class Bench:
 
     def _left(self) -> list[str]:
         """List what does not belong to the running cluster, on this machine and on the hosts."""
-        assert self.cluster._processes is not None
-        mine = set(self.cluster._processes.pids())
+        assert self.cluster.engines.processes is not None
+        mine = set(self.cluster.engines.processes.pids())
         here = [*self._processes(os.getpid(), mine | self.before), *self._memory()]
-        folder = self.cluster._processes.folder.name
+        folder = self.cluster.engines.processes.folder.name
         for host, usual in zip(self.network.hosts, self.running, strict=True):
             here += [f"{host.name}: {line}" for line in (self._kinds(host) - usual).elements()]
             here += [f"{host.name}: {path}" for path in files(host) if folder not in path]
@@ -438,7 +439,7 @@ def files(host: Host) -> list[str]:
 
 
 # How command lines begin; mpiexec's goes on with the engines'.
-_ENGINE = rf"^{re.escape(sys.executable)} -m xpulab\.engine( |$)"  # not the one that asks for the devices
+_ENGINE = rf"^{re.escape(' '.join(program('xpulab.engine')))}( |$)"  # not the one that asks for the devices
 _AGENT, _RELAY, _CONTROLLER = (
     rf"-m xpulab\.deploy\.{name}" for name in ("remote.agent", "remote.relay", "processes.controller")
 )

@@ -33,6 +33,7 @@ def table(missing: float, dtype: Any) -> np.ndarray:
     return X.astype(dtype)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.filterwarnings("ignore:Skipping features", "ignore:.*keep_empty_feature")
 @pytest.mark.parametrize("missing", [np.nan, -1])
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -108,8 +109,8 @@ _checks = parametrize_with_checks([SimpleImputer()])
 
 
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
-def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any) -> None:
+    pair.activate()
     check(estimator)
 
 

@@ -9,9 +9,8 @@ from xpulab.kernels import scaling
 from xpulab.kernels.compile.build import kernels_of
 from xpulab.kernels.distance_sums import Queries
 from xpulab.kernels.kmeans import sparse
-from xpulab.kernels.kmeans.distances import transform
 from xpulab.kernels.kmeans.gather import Batches
-from xpulab.kernels.kmeans.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances
+from xpulab.kernels.kmeans.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances, transform
 from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
@@ -107,7 +106,7 @@ def test_float32_csr_kernels_hold_no_float64(weighted):
 
 
 def test_the_whole_catalogue_uses_float64_for_float64_alone():
-    """The catalogue has every kernel that an engine may start, including the kernels of all tiles."""
+    """The catalogue has every kernel that an engine may start, including the kernels of all launch shapes."""
     kernels = list(kernels_of("xpulab.kernels"))
     for kernel in kernels:
         with_float64 = FLOAT64 in capabilities(find(kernel).spirv)

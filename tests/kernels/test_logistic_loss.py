@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, softmax
 
-from xpulab.kernels import logistic as module
 from xpulab.kernels.logistic import loss_gradient, second_products
 from xpulab.kernels.rows import Rows
 
@@ -77,12 +76,11 @@ def test_no_rows(device, dtype):
     np.testing.assert_array_equal(found.gradient, np.zeros((3, 4)))
 
 
+@pytest.mark.usefixtures("least_memory")
 @pytest.mark.parametrize("k", [2, 6])
-def test_few_chunks_at_a_time(device, k, monkeypatch):
+def test_few_chunks_at_a_time(device, k):
     """There are rows for several turns of a work-group, and more sums than may be in memory at once."""
     X, y, weights, coef, intercept = table(3000, 5, k, np.float64)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(module, "_PARTIAL_BYTES", 1)
     rows, codes = uploaded(device, X, y, weights)
     found = loss_gradient(rows, codes, k, coef[0], intercept[0])
     loss, gradient, _ = reference(X, y, weights, coef, intercept)

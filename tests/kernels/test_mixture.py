@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from xpulab.kernels import mixture as module
 from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.rows import Rows
 
@@ -61,12 +60,11 @@ def test_against_numpy(device, n, d, k, full, dtype, tolerance):
     check(given, shares, z, full, tolerance)
 
 
+@pytest.mark.usefixtures("least_memory")
 @pytest.mark.parametrize("full", [False, True])
-def test_few_chunks_at_a_time(device, full, monkeypatch):
+def test_few_chunks_at_a_time(device, full):
     """There are rows for several turns of a work-group, and more sums than may be in memory at once."""
     X, densities = mixture(3000, 7, 3, full, np.float64)
-    for name in ("_CHUNK_BYTES", "_PARTIAL_BYTES", "_STAGE_BYTES"):
-        monkeypatch.setattr(module, name, 1)
     rows = Rows.upload(device, X)
     norms, shares, z = reference(X, densities)
     found = sums_of_densities(rows, densities)

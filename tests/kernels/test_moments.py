@@ -4,9 +4,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from xpulab.kernels import moments as module
 from xpulab.kernels import rows as rows_module
-from xpulab.kernels.moments import column_facts, column_facts_in_passing
+from xpulab.kernels.moments import column_facts, streamed_column_facts
 from xpulab.kernels.rows import Rows, copying
 
 SHAPES = [(1, 1), (63, 3), (64, 16), (65, 17), (5003, 3), (10007, 70), (1030, 300)]
@@ -36,6 +35,7 @@ def compare(found, expected, tolerance, size):
     assert all(getattr(found, name).dtype == np.float64 for name in expected)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -52,9 +52,9 @@ def test_facts_against_numpy(device, n, d, weighted, missing, dtype, tolerance):
     compare(column_facts(rows, shift), reference(X, shift, w), tolerance, 5 * n)
 
 
+@pytest.mark.usefixtures("least_memory")
 @pytest.mark.parametrize("extremes", [False, True])
-def test_facts_some_groups_at_a_time(device, monkeypatch, extremes):
-    monkeypatch.setattr(module, "_STAGE_BYTES", 1)
+def test_facts_some_groups_at_a_time(device, extremes):
     X = np.random.default_rng(0).normal(size=(30_011, 5)).astype(np.float32)
     found = column_facts(Rows.upload(device, X), extremes=extremes)
     expected = reference(X, np.zeros(5), None)
@@ -88,38 +88,37 @@ def test_extremes_and_counts_of_any_numbers(device, X):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_facts_in_passing_against_numpy(device, monkeypatch, n, d, weighted, dtype, tolerance):
+def test_streamed_facts_against_numpy(device, monkeypatch, n, d, weighted, dtype, tolerance):
     monkeypatch.setattr(rows_module, "_READ_BYTES", 1 << 14)  # many pieces
     rng = np.random.default_rng(0)
     X = rng.normal(100, 1, (n, d)).astype(dtype)
     w = rng.integers(0, 5, n).astype(np.float64) if weighted else None
-    found = column_facts_in_passing(device, X.shape, X.dtype, copying(X), X[0], w)
+    found = streamed_column_facts(device, X.shape, X.dtype, copying(X), X[0], w)
     compare(found, reference(X, X[0], w), tolerance, 5 * n)
 
 
-def test_facts_in_passing_of_no_rows(device):
-    found = column_facts_in_passing(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)), np.zeros(3))
+def test_streamed_facts_of_no_rows(device):
+    found = streamed_column_facts(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)), np.zeros(3))
     compare(found, reference(np.empty((0, 3), np.float32), np.zeros(3), None), 0, 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 4711, 9999])
-def test_facts_in_passing_find_nan_and_infinity(device, bad, row):
+def test_streamed_facts_find_nan_and_infinity(device, bad, row):
     X = np.zeros((10_000, 20), np.float32)
-    assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), X[0]) is not None
+    assert streamed_column_facts(device, X.shape, X.dtype, copying(X), X[0]) is not None
     X[row, 19] = bad
-    assert column_facts_in_passing(device, X.shape, X.dtype, copying(X), np.zeros(20)) is None
+    assert streamed_column_facts(device, X.shape, X.dtype, copying(X), np.zeros(20)) is None
 
 
-def test_reading_ends_soon_after_nan(device, monkeypatch):
-    monkeypatch.setattr(rows_module, "_READ_BYTES", 1 << 12)
-    X = np.zeros((50_000, 20), np.float32)
-    X[0, 3] = np.nan
+def test_reading_ends_soon_after_nan(device):
+    X = np.zeros((500_000, 20), np.float32)
+    X[:, 3] = np.nan  # in the first rows of each thread
     read = []
 
     def fill(first, part):
         read.append(first)
         part[...] = X[first : first + len(part)]
 
-    assert column_facts_in_passing(device, X.shape, X.dtype, fill, np.zeros(20)) is None
-    assert max(read) < len(X) // 10
+    assert streamed_column_facts(device, X.shape, X.dtype, fill, np.zeros(20)) is None
+    assert max(read) < len(X) // 2

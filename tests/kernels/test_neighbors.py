@@ -30,6 +30,7 @@ def reference(X, Q, kind):
     }[kind]()
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("n", "d", "m", "room", "dtype"),
@@ -83,11 +84,11 @@ def test_within_a_limit_against_numpy(device, kind, dtype):
     assert len(found[0]) > module._FIRST_ROOM
 
 
-def test_long_lists_are_made_of_some_queries_after_the_others(device, monkeypatch):
+def test_long_lists_are_made_of_some_queries_after_the_others(device, request):
     X, Q = table(2000, 3, 5, np.float32)
     index = Index.of(Rows.upload(device, X))
     expected = within(index, Q, np.full(5, 4.0), "squares")
-    monkeypatch.setattr(module, "_LIST_BYTES", 1)
+    request.getfixturevalue("least_memory")
     found = within(index, Q, np.full(5, 4.0), "squares")
     assert [some.tolist() for some in found] == [some.tolist() for some in expected]
     assert min(map(len, found)) > 0

@@ -24,6 +24,7 @@ def reference(X, Y, a, b, w):
     return (w[:, None] * X).T @ Y, np.outer(*norms) + 1e-300
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -41,6 +42,7 @@ def test_gram_against_numpy(device, n, d, weighted, shifted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("t", [1, 7])
@@ -55,6 +57,7 @@ def test_cross_against_numpy(device, n, d, t, weighted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (64, 16), (10007, 70), (1030, 300)])
 @pytest.mark.parametrize("t", [1, 7])
@@ -88,8 +91,8 @@ def test_cross_with_the_same_rows_is_the_whole_gram_matrix(device):
     np.testing.assert_allclose(cross(rows, rows), gram(rows)[0], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("least_memory")
 def test_products_of_some_tiles_and_chunks_at_a_time(device, monkeypatch):
-    monkeypatch.setattr(module, "_PARTIAL_BYTES", 1)
     monkeypatch.setattr(module, "_MOST_ROWS", {"few": 512, "many": 64, "vectors": 128})
     X, Y, w = tables(10_007, 12, 6, np.float32, True)
     rows = Rows.upload(device, X, w)

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from xpulab.kernels import project as module
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.row_passes import column_sums, take
 from xpulab.kernels.rows import Rows
@@ -46,8 +45,8 @@ def test_projected_against_numpy(device, n, d, k, subtracting, dtype, tolerance)
     np.testing.assert_array_equal(blocks[n:], 0)
 
 
-def test_project_without_shift_and_offset_some_rows_at_a_time(device, monkeypatch):
-    monkeypatch.setattr(module, "_STAGE_BYTES", 1)
+@pytest.mark.usefixtures("least_memory")
+def test_project_without_shift_and_offset_some_rows_at_a_time(device):
     X = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     matrix = np.eye(3, 2)
     parts = list(project(Rows.upload(device, X), matrix))

@@ -59,9 +59,9 @@ def test_order_statistics_of_several_ranks(device):
     np.testing.assert_array_equal(found, at_ranks(X, ranks))
 
 
+@pytest.mark.usefixtures("least_memory")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_counts_of_each_byte(device, dtype, monkeypatch):
-    monkeypatch.setattr(module, "_COUNTERS_BYTES", 1)
+def test_counts_of_each_byte(device, dtype):
     X = table(3001, 5, dtype)
     width = 8 * X.itemsize
     bits = X.view(f"u{X.itemsize}")

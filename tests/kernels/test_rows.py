@@ -1,3 +1,4 @@
+import copy
 import gc
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from xpulab.kernels.rows import Rows, copying
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
+
+
+def changed(device, **attributes):
+    """Return a copy of the device that differs in some attributes."""
+    other = copy.copy(device)
+    vars(other).update(attributes)
+    return other
 
 
 def table(n, d, dtype=np.float32, seed=0):
@@ -31,8 +39,8 @@ def test_upload_keeps_every_number(device, n, d, dtype, order):
 @pytest.mark.parametrize("wide", [True, False], ids=["AVX-512", "AVX2"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 14, 15, 16, 17, 31, 33, 300])
-def test_consecutive_rows_come_back_in_their_order(device, monkeypatch, d, dtype, wide):
-    monkeypatch.setattr(device, "wide", wide)  # registers of half the size transpose smaller squares
+def test_consecutive_rows_come_back_in_their_order(device, d, dtype, wide):
+    device = changed(device, wide=wide)  # registers of half the size transpose smaller squares
     X = table(333, d, dtype)
     rows = Rows.upload(device, X)
     for first, last in [(0, 333), (0, 64), (64, 128), (63, 65), (100, 333), (332, 333), (7, 7)]:
@@ -40,17 +48,22 @@ def test_consecutive_rows_come_back_in_their_order(device, monkeypatch, d, dtype
     assert consecutive(rows, 0, 0).shape == (0, d)
 
 
+@pytest.mark.usefixtures("least_memory")
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_upload_in_many_stages(device, monkeypatch, order):
-    monkeypatch.setattr(module, "_READ_BYTES", 1)
+def test_upload_in_many_stages(device, order):
     X = np.asarray(table(333, 5), order=order)
     np.testing.assert_array_equal(take(Rows.upload(device, X), np.arange(333)), X)
 
 
-@pytest.mark.parametrize("units", [1, 3, 20])
-def test_rows_are_read_once_each_and_looked_at(device, monkeypatch, units):
+@pytest.fixture(params=[1, 3, 20])
+def reader(request, device, monkeypatch):
+    """The device with some compute units, which reads a block of 5 columns at a time; four of them may pass."""
     monkeypatch.setattr(module, "_READ_BYTES", 64 * 5 * 8)
-    monkeypatch.setattr(device, "compute_units", units)
+    monkeypatch.setattr(module, "_STREAM_BYTES", 4 * 64 * 5 * 8)
+    return changed(device, compute_units=request.param)
+
+
+def test_rows_are_read_once_each_and_looked_at(reader):
     X = table(1000, 5, np.float64)
     seen = np.zeros(1000, int)
 
@@ -58,7 +71,7 @@ def test_rows_are_read_once_each_and_looked_at(device, monkeypatch, units):
         part[...] = X[first : first + len(part)]
         seen[first : first + len(part)] += 1
 
-    rows, finite = Rows.read(device, X.shape, X.dtype, fill)
+    rows, finite = Rows.read(reader, X.shape, X.dtype, fill)
     assert finite
     assert (seen == 1).all()
     np.testing.assert_array_equal(take(rows, np.arange(1000)), X)
@@ -66,32 +79,28 @@ def test_rows_are_read_once_each_and_looked_at(device, monkeypatch, units):
     for row in (0, 700, 999):
         for value in (np.nan, -np.inf):
             before, X[row, 3] = X[row, 3], value
-            assert not Rows.read(device, X.shape, X.dtype, fill)[1]
+            assert not Rows.read(reader, X.shape, X.dtype, fill)[1]
             X[row, 3] = before
 
 
-@pytest.mark.parametrize("units", [1, 3, 20])
 @pytest.mark.parametrize("n", [1, 64, 1000, 1537])
-def test_rows_that_pass_are_all_rows_in_order(device, monkeypatch, units, n):
-    monkeypatch.setattr(module, "_READ_BYTES", 64 * 5 * 8)
-    monkeypatch.setattr(module, "_PASSING_BYTES", 4 * 64 * 5 * 8)
-    monkeypatch.setattr(device, "compute_units", units)
+def test_rows_that_pass_are_all_rows_in_order(reader, n):
     X, weights = table(n, 5, np.float64), np.arange(n) + 1.0
     X[n - 1, 2] = np.nan
     seen, last = np.empty((0, 5)), -1
-    for rows, first in Rows.passing(device, X.shape, X.dtype, copying(X), weights):
+    for rows, first in Rows.stream(reader, X.shape, X.dtype, copying(X), weights):
         assert first == len(seen)
         assert first % BLOCK == 0
-        np.testing.assert_array_equal(rows.host_weights(), weights[first : first + rows.n_samples])
+        np.testing.assert_array_equal(rows.weights_on_cpu(), weights[first : first + rows.n_samples])
         seen = np.concatenate([seen, take(rows, np.arange(rows.n_samples))])
         last = find_nonfinite(rows)
-        assert rows.n_samples <= max(4, min(units, module._READERS)) * 64
+        assert rows.n_samples <= max(4, min(reader.compute_units, module._READERS)) * 64
     np.testing.assert_array_equal(seen, X)
     assert first + last == n - 1  # nothing but zeros after the last row of each part
 
 
 def test_no_rows_pass(device):
-    assert list(Rows.passing(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)))) == []
+    assert list(Rows.stream(device, (0, 3), np.float32, copying(np.empty((0, 3), np.float32)))) == []
 
 
 def test_a_part_of_rows(device):
@@ -99,18 +108,39 @@ def test_a_part_of_rows(device):
     part = Rows.upload(device, X, weights).part(128, 300)
     gc.collect()  # the part keeps the memory of the whole
     np.testing.assert_array_equal(take(part, np.arange(300)), X[128:428])
-    np.testing.assert_array_equal(part.host_weights(), weights[128:428])
+    np.testing.assert_array_equal(part.weights_on_cpu(), weights[128:428])
     np.testing.assert_allclose(column_sums(part.part(0, 256)), X[128:384].sum(axis=0, dtype=np.float64), rtol=1e-5)
 
 
-def test_an_error_while_rows_are_read_is_raised(device, monkeypatch):
-    monkeypatch.setattr(device, "compute_units", 3)
-
+def test_an_error_while_rows_are_read_is_raised(device):
     def fill(first, part):
         raise OSError("the process has ended")
 
     with pytest.raises(OSError, match="has ended"):
-        Rows.read(device, (1000, 5), np.float32, fill)
+        Rows.read(changed(device, compute_units=3), (1000, 5), np.float32, fill)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), [(0, 3), (40_011, 64), *SHAPES])
+def test_rows_that_are_read_by_columns_are_the_same(device, n, d, dtype):
+    X = table(n, d, dtype)
+
+    def fill(first, part):
+        rows = X[first : first + int(np.prod(part.shape[:-1]))]
+        part[...] = rows.reshape(part.shape)
+
+    weights = np.arange(n, dtype=dtype)
+    rows, finite = Rows.read(device, (n, d), dtype, fill, weights, by_columns=True)
+    assert finite
+    np.testing.assert_array_equal(take(rows, np.arange(n)), X)
+    for part, first in Rows.stream(device, (n, d), dtype, fill, weights, by_columns=True):
+        np.testing.assert_array_equal(take(part, np.arange(part.n_samples)), X[first : first + part.n_samples])
+        np.testing.assert_array_equal(part.weights_on_cpu(), weights[first : first + part.n_samples])
+    if n > 2:
+        for place in (0, n - 1):
+            X[place, d - 1] = np.nan
+            assert not Rows.read(device, (n, d), dtype, fill, by_columns=True)[1]
+            X[place, d - 1] = 1
 
 
 def test_upload_of_a_strided_view(device):
@@ -214,6 +244,7 @@ def shared(X):
     return block
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), [(30_001, 14), (64 * 300, 64), (4097, 130), (1, 300_000), (100, 4), (0, 3)])
 def test_adopted_rows_are_those_of_the_block(device, n, d, dtype):
@@ -251,9 +282,8 @@ def test_adopted_rows_take_no_further_memory_and_free_their_block(device):
     assert device.fetch(fresh).min() == 1
 
 
-def test_a_device_with_memory_of_its_own_gets_a_copy(device, monkeypatch):
-    X = table(30_001, 14)
-    monkeypatch.setattr(device, "shares_memory", False)
+def test_a_device_with_memory_of_its_own_gets_a_copy(device):
+    X, device = table(30_001, 14), changed(device, shares_memory=False)
     with shared(X) as block:
         rows = Rows.adopt(device, block, X.shape, np.float32)
         assert not rows.shared

@@ -4,7 +4,7 @@ import pytest
 from xpulab.kernels import scaling as module
 from xpulab.kernels.row_passes import take
 from xpulab.kernels.rows import Rows
-from xpulab.kernels.scaling import centred, host_pieces, stretched
+from xpulab.kernels.scaling import binarised, centred, pieces_on_cpu, stretched
 
 SHAPES = [(1, 1), (63, 3), (64, 16), (65, 17), (5003, 1), (10007, 70), (1030, 300)]
 
@@ -48,10 +48,19 @@ def test_stretched_is_numpy_bit_by_bit(device, n, d, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_host_pieces(device, monkeypatch, dtype):
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+def test_binarised_is_numpy(device, n, d, dtype):
+    X = np.random.default_rng(0).integers(-2, 3, (n, d)).astype(dtype)
+    rows = Rows.upload(device, X, np.arange(n))
+    for threshold in (-1.5, 0.0, 1.0):
+        check(device, binarised(rows, threshold), rows, (dtype(threshold) < X).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pieces_on_cpu(device, monkeypatch, dtype):
     monkeypatch.setattr(module, "_PIECE_BYTES", 1000)
     X = np.random.default_rng(0).normal(size=(333, 5)).astype(dtype)
-    parts = list(host_pieces(Rows.upload(device, X)))
+    parts = list(pieces_on_cpu(Rows.upload(device, X)))
     assert len(parts) > 3
     np.testing.assert_array_equal(np.concatenate(parts), X)
 
@@ -59,6 +68,6 @@ def test_host_pieces(device, monkeypatch, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_rows(device, dtype):
     rows = Rows.upload(device, np.empty((0, 3), dtype))
-    assert list(host_pieces(rows)) == []
+    assert list(pieces_on_cpu(rows)) == []
     for found in (centred(rows, np.ones(3), np.ones(3)), stretched(rows, np.ones(3), np.ones(3))):
         assert (found.n_samples, found.n_features, found.dtype) == (0, 3, dtype)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -63,13 +64,13 @@ def test_load_makes_dpctl_importable_again_and_again_and_leaves_scipy_alone() ->
 
 @pytest.mark.parametrize("value", ["", None])
 def test_load_finds_the_cpu_device_when_the_list_of_drivers_is_empty(
-    value: str | None, monkeypatch: pytest.MonkeyPatch
+    value: str | None, environment: Callable[..., None]
 ) -> None:
-    monkeypatch.delenv(oneapi.OPENCL_VENDORS, raising=False)
-    environment = {} if value is None else {oneapi.OPENCL_VENDORS: value}
+    environment(**{oneapi.OPENCL_VENDORS: None})
+    variables = {} if value is None else {oneapi.OPENCL_VENDORS: value}
     done = run(
         "from xpulab.libraries import oneapi; oneapi.load(); import dpctl; print(len(dpctl.get_devices('opencl')))",
-        **environment,
+        **variables,
     )
     assert int(done.stdout) >= 1, done.stderr
 
@@ -122,8 +123,8 @@ queue.submit(program.get_sycl_kernel("f"), [memory], [256]).wait()
 
 
 @pytest.mark.skipif("avx2" not in CPUINFO, reason="a processor without vectors of 256 bits")
-def test_kernels_use_the_instructions_that_the_processor_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(oneapi.CPU_TARGET, raising=False)
+def test_kernels_use_the_instructions_that_the_processor_has(tmp_path: Path, environment: Callable[..., None]) -> None:
+    environment(**{oneapi.CPU_TARGET: None})
     has = CPUINFO.partition("flags")[2].partition("\n")[0].split()
     dump = {"CL_CONFIG_DUMP_ASM": "1", "CL_CONFIG_DUMP_FILE_NAME_PREFIX": str(tmp_path / "kernel")}
     done = run(MULTIPLY_ADD, **{oneapi.SELECTOR: "opencl:cpu"}, **dump)
@@ -134,9 +135,9 @@ def test_kernels_use_the_instructions_that_the_processor_has(tmp_path: Path, mon
 
 
 def test_an_error_about_a_broken_library_has_the_loaders_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: Callable[..., None]
 ) -> None:
-    monkeypatch.setenv(oneapi.OPENCL_VENDORS, "untouched")
+    environment(**{oneapi.OPENCL_VENDORS: "untouched"})
     monkeypatch.setattr(oneapi, "library_folder", lambda: tmp_path)
     library = oneapi.STACK.libraries[0]
     (tmp_path / library).write_bytes(b"not a library")

@@ -30,6 +30,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.fraction(2)
 @few
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("model", MODELS, ids=repr)

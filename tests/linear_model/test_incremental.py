@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("offset", [0, 1e4])
 @pytest.mark.parametrize(("dtype", "condition", "most"), [(np.float64, 1e6, 1e-8), (np.float32, 1e3, 1e-4)])
 def test_batches_are_as_good_as_all_rows(offset: float, dtype: Any, condition: float, most: float) -> None:

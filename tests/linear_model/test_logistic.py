@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 import sklearn.linear_model
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.fixes import parse_version
 from tables import error
 
 import xpulab
+from xpulab.estimator.labels import encoded, places_of
 from xpulab.linear_model import LogisticRegression
-from xpulab.linear_model._labels import encoded, places_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -31,6 +32,9 @@ pytestmark = [
 Reference = sklearn.linear_model.LogisticRegression
 LABELS = [3, 5, 8, 9, 11, 20, 21]
 TIGHT: dict[str, Any] = {"tol": 1e-7, "max_iter": 10_000}
+
+
+OLDER = parse_version(sklearn.__version__) < parse_version("1.9")
 
 
 def table(
@@ -50,11 +54,15 @@ def assert_same(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=tolerance * scale)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=0, atol=tolerance * scale)
     np.testing.assert_array_equal(ours.classes_, theirs.classes_)
-    assert (ours.coef_.dtype, ours.intercept_.dtype) == (theirs.coef_.dtype, theirs.intercept_.dtype)
+    intercept = theirs.intercept_ if theirs.fit_intercept else theirs.coef_  # in 1.6, zeros are always float64
+    dtypes = ours.coef_.dtype, ours.intercept_.dtype
+    # Before 1.9, coefficients of rows of float32 may be float64.
+    assert dtypes == (theirs.coef_.dtype, intercept.dtype) or (OLDER and dtypes == (np.float32, np.float32))
     assert (ours.classes_.dtype, ours.n_iter_.dtype) == (theirs.classes_.dtype, theirs.n_iter_.dtype)
     assert (ours.coef_.shape, ours.n_iter_.shape) == (theirs.coef_.shape, theirs.n_iter_.shape)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg", "newton-cholesky"])
 @pytest.mark.parametrize("k", [2, 4])
 @pytest.mark.parametrize("C", [0.3, np.inf])
@@ -156,7 +164,7 @@ def test_warm_start_and_max_iter() -> None:
     X, y, _ = table(k=3)
     ours = LogisticRegression(max_iter=3, warm_start=True)
     for _ in range(3):
-        with pytest.warns(ConvergenceWarning, match=r"lbfgs failed to converge after 3 iteration\(s\)"):
+        with pytest.warns(ConvergenceWarning, match=r"lbfgs failed to converge (after 3 iteration\(s\)|\(status=1\))"):
             ours.fit(X, y)
         assert (ours.n_iter_[0], ours.report_.converged) == (3, False)
     theirs = Reference(max_iter=3, warm_start=True)
@@ -200,7 +208,7 @@ def test_mapped_files_data_frames_pickle_and_clone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict(frame), plain.predict(frame))
     np.testing.assert_allclose(again.predict_proba(frame), plain.predict_proba(frame), rtol=1e-10)
     assert type(plain) is Reference
-    assert not {"report_", "_stopped", "_stopped_in"} & set(vars(plain))
+    assert set(vars(plain)) <= set(vars(expected))
     assert not hasattr(clone(ours), "coef_")
     np.testing.assert_allclose(ours.sparsify().decision_function(frame), plain.decision_function(frame), rtol=1e-10)
 
@@ -210,7 +218,6 @@ def test_bad_input_is_refused_before_anything_is_sent(current: xpulab.XPUCluster
     sent, other = current.scatter(X), current.scatter(y.astype(np.float64), counts=[60] + [0] * (current.size - 1))
     before, ours = current.last_report, LogisticRegression()
     cases: list[tuple[type[Exception], str, Any, tuple[Any, ...]]] = [
-        (TypeError, "dense data is required", ours, (sparse.csr_matrix(X), y)),
         (ValueError, "requires y to be passed", ours, (X, None)),
         (ValueError, "inconsistent numbers of samples", ours, (X, y[:-1])),
         (ValueError, "contains NaN", ours, (X, np.where(y == 0, np.nan, y))),
@@ -218,9 +225,8 @@ def test_bad_input_is_refused_before_anything_is_sent(current: xpulab.XPUCluster
         (ValueError, "Unknown label type: continuous", ours, (X, y + 0.5)),
         (ValueError, "at least 2 classes in the data", ours, (X, np.ones(60))),
         (ValueError, "Negative values", ours, (X, y, -weights)),
-        (ValueError, "at least one non-zero", ours, (X, y, np.zeros(60))),
+        (ValueError, "at least one (non-zero|positive weight)", ours, (X, y, np.zeros(60))),
         (ValueError, "sample_weight.shape", ours, (X, y, weights[:-1])),
-        (ValueError, "X is float64 and y float32", ours, (sent, current.scatter(y.astype(np.float32)))),
         (ValueError, "'C' parameter", LogisticRegression(C=0), (X, y)),
         (ValueError, "'C' parameter", LogisticRegression(C=-1.0), (X, y)),
         (ValueError, "'solver' parameter", LogisticRegression(solver="best"), (X, y)),

@@ -38,6 +38,7 @@ def both(X: Any, y: Any, weights: Any = None, **parameters: Any) -> tuple[Any, A
     return mine, other
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("n_targets", [0, 1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("parameters", [{}, {"fit_intercept": False}, {"alpha_per_target": True}, {"scoring": "r2"}])

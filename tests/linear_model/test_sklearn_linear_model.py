@@ -31,8 +31,8 @@ _OTHERS = "MultiTaskElastic or MultiTaskLasso or test_multitask or lbfgs_solver_
 
 
 @pytest.fixture(autouse=True)
-def _on_the_pair(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def _on_the_pair(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
 
 
 _checks = parametrize_with_checks(
@@ -67,6 +67,7 @@ def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
 _OTHER_SOLVERS = "sag or liblinear or elastic_net or elasticnet_l1_ratio or logreg_l1"
 _OTHER_MODELS = "CV or _cv or path or test_n_iter or scores_attribute or l1_ratio_None or scoring_warns or get_default"
 _EVERY = "it compares all solvers, of which some are refused"
+_POSITIVE, _CSR, _YES = "positive=True takes dense rows", ("csr_matrix", "csr_array"), (True, False)
 _COPY = "the input is never changed, copy_X=False or not"
 
 
@@ -78,9 +79,17 @@ _COPY = "the input is never changed, copy_X=False or not"
             "test_ridge",
             "LinearRegression Ridge",
             70,
-            f"{_DENSE} and not cv and not CV and not test_ridge_regression and not ({_OTHERS})",
+            f"not array_api and not cv and not CV and not test_ridge_regression and not ({_OTHERS})",
             {
                 "test_n_iter": "nothing is iterated, and n_iter_ is None",
+                "test_ridge_fit_intercept_sparse_error": "every solver takes sparse rows",
+                "test_ridge_fit_intercept_sparse_sag": "every solver takes sparse rows, without a warning",
+                **{
+                    f"test_ridge_fit_intercept_sparse[42-{kind}-{yes}-lbfgs]": _POSITIVE
+                    for kind in _CSR
+                    for yes in _YES
+                },
+                **{f"lbfgs-{form}-{kind}": _POSITIVE for kind in _CSR for form in ("tall", "wide")},
                 "test_lbfgs_solver_error": "positive=True is solved by an active set, which converges on these data",
             },
         ),
@@ -100,7 +109,7 @@ _COPY = "the input is never changed, copy_X=False or not"
             "test_logistic",
             "LogisticRegression",
             50,
-            f"{_DENSE} and not ({_OTHER_SOLVERS} or {_OTHER_MODELS})",
+            f"not array_api and not ({_OTHER_SOLVERS} or {_OTHER_MODELS})",
             {
                 "test_logistic_regression_solvers": _EVERY,
                 "test_logistic_regression_class_weights": _EVERY,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.metrics
+from constants import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
@@ -104,19 +105,9 @@ def test_clusters_that_are_points_have_the_scores_of_scikit_learn(on_pair: xpula
 
 
 def test_many_steps_are_the_same_as_one(on_pair: xpulab.XPUCluster) -> None:
-    def small(task: Any, work: float, piece: int) -> tuple[float, int]:
-        from xpulab.engine.algorithms.clustering import silhouette
-
-        before = silhouette._WORK, silhouette._PIECE
-        silhouette._WORK, silhouette._PIECE = work, piece
-        return before
-
     X, y = blobs()
-    before = on_pair.run(small, 1.0, 50)[0]
-    try:
+    with constants(on_pair, "xpulab.engine.algorithms.clustering.silhouette", _WORK=1.0, _PIECE=50):
         found = metrics.silhouette_samples(X, y)
-    finally:
-        on_pair.run(small, *before)
     np.testing.assert_allclose(found, sklearn.metrics.silhouette_samples(X, y), rtol=0, atol=1e-12)
 
 

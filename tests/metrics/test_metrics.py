@@ -28,6 +28,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.mark.fraction(2)
 @ONE_AND_THREE
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_outputs", [0, 3])

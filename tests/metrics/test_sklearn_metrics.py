@@ -1,4 +1,4 @@
-"""scikit-learn's own tests of the scores of clusterings, on two engines."""
+"""scikit-learn's own tests of metrics, on two engines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from suites import run_suite
 
 import xpulab
+from xpulab import metrics
 
 pytestmark = pytest.mark.cluster
 
@@ -32,4 +33,21 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
         least=6,
         cannot=CANNOT,
         only="not test_silhouette_reduce",  # tests a private function of scikit-learn
+    )
+
+
+def test_the_tests_of_scikit_learn_of_errors_clusterings_and_ranks(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    several = "several labels of a row are refused"
+    run_suite(
+        tmp_path,
+        pair,
+        [
+            "sklearn.metrics.cluster.tests.test_supervised",
+            "sklearn.metrics.tests.test_regression",
+            "sklearn.metrics.tests.test_ranking",
+        ],
+        [f"xpulab.metrics:{name}" for name in metrics.__all__ if name not in _NAMES],
+        least=150,
+        cannot={"test_roc_curve_toydata": several, "test_average_precision_score_multilabel_pos_label": several},
+        only="not det_curve and not label_ranking",  # many tests of few rows
     )

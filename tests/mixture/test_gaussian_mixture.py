@@ -58,6 +58,7 @@ def alike(ours: Any, theirs: Any, rtol: float = 1e-7) -> None:
     assert ours.lower_bound_ == pytest.approx(theirs.lower_bound_, rel=rtol)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("covariance_type", TYPES)
 def test_the_parameters_of_scikit_learn(covariance_type: str, start: str) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import sklearn.neighbors
 from scipy import sparse
+from sent import nothing_sent
+from waiting import until
 
 import xpulab
 from xpulab.exceptions import HandleError
@@ -36,6 +38,43 @@ def brute(X: np.ndarray, Q: np.ndarray | None, k: int, **parameters: Any) -> tup
     theirs = sklearn.neighbors.NearestNeighbors(n_neighbors=k, algorithm="brute", **parameters).fit(X)
     found: tuple[np.ndarray, np.ndarray] = theirs.kneighbors(Q)
     return found
+
+
+@pytest.mark.parametrize("parameters", [{}, {"p": 1}, {"metric": "chebyshev"}], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tree_finds_the_same_neighbours(current: xpulab.XPUCluster, parameters: dict[str, Any], dtype: Any) -> None:
+    unit = dtype(2.0**-100)  # squares leave the range of float32
+    X, Q = (np.round(8 * each) * unit for each in table(701, 3, dtype=dtype))  # many distances are equal
+    rows, queries = current.scatter(X), current.scatter(Q)
+    y = current.scatter(X @ np.arange(3))
+    tree, all_rows = ({"n_neighbors": 6, "algorithm": each, **parameters} for each in ("kd_tree", "brute"))
+    for fit, asked in ((X, Q), (X, None), (rows, queries), (rows, Q), (rows, None)):
+        found = NearestNeighbors(**tree).fit(fit).kneighbors(asked)
+        expected = NearestNeighbors(**all_rows).fit(fit).kneighbors(asked)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(
+        KNeighborsRegressor(**tree).fit(rows, y).predict(queries),
+        KNeighborsRegressor(**all_rows).fit(rows, y).predict(queries),
+    )
+
+
+def test_a_tree_is_searched_for_many_queries(on_pair: xpulab.XPUCluster) -> None:
+    X, Q = table(5000, 3, 2000)
+    model = NearestNeighbors(n_neighbors=4).fit(X)
+
+    def trees(task: Any) -> set[str]:
+        return {name for name, kept in task.engine.handles.items() if len(getattr(kept, "whole", ()))}
+
+    of_others = on_pair.run(trees)  # of earlier tests
+    few = model.kneighbors(Q[:1500])
+    assert [now - before for now, before in zip(on_pair.run(trees), of_others, strict=True)] == [set(), set()]
+    many = model.kneighbors(Q)
+    assert [len(now - before) for now, before in zip(on_pair.run(trees), of_others, strict=True)] == [1, 1]
+    again = model.kneighbors(Q[:5])
+    for one, other, third in zip(few, many, again, strict=True):
+        np.testing.assert_array_equal(one, other[:1500])
+        np.testing.assert_array_equal(third, one[:5])
 
 
 @pytest.mark.parametrize(
@@ -143,6 +182,7 @@ def test_a_query_has_more_neighbours_than_a_shard_has_rows(current: xpulab.XPUCl
     np.testing.assert_array_equal(places, brute(X, Q, k)[1])
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("weights", ["uniform", "distance", lambda distances: 1 / (1 + distances)])
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_votes_and_means_are_those_of_scikit_learn(current: xpulab.XPUCluster, weights: Any, outputs: int) -> None:
@@ -210,21 +250,18 @@ def test_the_engines_keep_the_rows_and_free_them(on_pair: xpulab.XPUCluster) -> 
         return set(task.engine.handles)
 
     X, Q = table(500, 20)
+    others = set.union(*on_pair.run(held))
     ours = NearestNeighbors().fit(X)
-    assert ours._index is not None
-    first = ours._index.id
-    assert all(first in ids for ids in on_pair.run(held))
+    (first,) = set.intersection(*on_pair.run(held)) - others
     assert ours.report_.sent > 0
     ours.kneighbors(Q)
-    assert ours._index.id == first
+    assert set.union(*on_pair.run(held)) - others == {first}
     ours.fit(X)
-    second = ours._index.id
-    on_pair.run(held)  # the next call after a handle has died frees its rows
-    assert all(first not in ids and second in ids for ids in on_pair.run(held))
+    until(lambda: all(first not in ids for ids in on_pair.run(held)))  # a thread frees the rows
+    (second,) = set.intersection(*on_pair.run(held)) - others
     assert not {first, second} & set(on_pair.handles())  # they belong to the estimator, and not to the user
     del ours
-    on_pair.run(held)
-    assert all(second not in ids for ids in on_pair.run(held))
+    until(lambda: all(second not in ids for ids in on_pair.run(held)))
 
 
 def test_the_rows_are_sent_to_another_cluster(pair: xpulab.XPUCluster) -> None:
@@ -238,17 +275,14 @@ def test_the_rows_are_sent_to_another_cluster(pair: xpulab.XPUCluster) -> None:
         handled.kneighbors(Q)
 
 
-def test_bad_input_is_refused_before_anything_is_sent(
-    on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster) -> None:
     X, Q = table(20, 3)
     fitted = NearestNeighbors().fit(X)
     spoilt = X.copy()
     spoilt[3, 1] = np.nan
-    monkeypatch.setattr(type(on_pair), "call", lambda *_: pytest.fail("something was sent"))
     refused: list[tuple[Any, str]] = [
         (lambda: NearestNeighbors().fit(spoilt), "contains NaN"),
-        (lambda: NearestNeighbors().fit(sparse.csr_matrix(X)), "[Ss]parse"),
+        (lambda: NearestNeighbors(metric="l1").fit(sparse.csr_matrix(X)), "[Ss]parse"),
         (lambda: NearestNeighbors().fit(sklearn.neighbors.KDTree(X)), "a KDTree was given; expected rows"),
         (lambda: fitted.kneighbors(spoilt), "contains NaN"),
         (lambda: fitted.kneighbors(X[:, :2]), "X has 2 features, but NearestNeighbors is expecting 3"),
@@ -270,8 +304,9 @@ def test_bad_input_is_refused_before_anything_is_sent(
         (lambda: KNeighborsRegressor().fit(X, spoilt[:, 1]), "contains NaN"),
         (lambda: KNeighborsRegressor(weights="other").fit(X, X[:, 0]), "weights"),
     ]
-    for call, message in refused:
-        with pytest.raises((ValueError, TypeError), match=message):
-            call()
-    with pytest.raises(TypeError, match="enter integer value"):
-        fitted.kneighbors(Q, 2.5)
+    with nothing_sent(on_pair):
+        for call, message in refused:
+            with pytest.raises((ValueError, TypeError), match=message):
+                call()
+        with pytest.raises(TypeError, match="enter integer value"):
+            fitted.kneighbors(Q, 2.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -34,18 +35,16 @@ def passes(current: xpulab.XPUCluster) -> Iterator[Callable[[], int]]:
             task.engine.passed += found is not None
             return found
 
-        counting.real = real  # type: ignore[attr-defined]
-        module._moments_in_passing = counting  # type: ignore[assignment]
+        task.engine.counted = mock.patch.object(module, "_moments_in_passing", counting)
+        task.engine.counted.start()
 
     def count(task: Any) -> int:
         found, task.engine.passed = int(task.engine.passed), 0
         return found
 
     def leave(task: Any) -> None:
-        from xpulab.engine.algorithms import passes as module
-
-        module._moments_in_passing = module._moments_in_passing.real  # type: ignore[attr-defined]
-        del task.engine.passed
+        task.engine.counted.stop()
+        del task.engine.counted, task.engine.passed
 
     current.run(watch)
     yield lambda: max(current.run(count))
@@ -66,6 +65,7 @@ def columns(kind: str) -> np.ndarray:
     return X.astype(np.float32)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(
     ("kind", "passing"), [("plain", True), ("sorted", True), ("drifting", None), ("huge", False), ("missing", False)]
 )

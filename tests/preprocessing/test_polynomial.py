@@ -51,8 +51,8 @@ _checks = parametrize_with_checks([PolynomialFeatures()])
 
 
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
-def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.deploy.cluster._clusters", [pair])
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any) -> None:
+    pair.activate()
     check(estimator)
 
 

@@ -8,6 +8,7 @@ import pytest
 from reports import engine, report
 
 from xpulab.report.conclusion import conclusion, slowest_engine, split
+from xpulab.report.fit import FitReport
 
 
 def spent(rows: tuple[int, int] = (500, 500), cores: tuple[int, int] = (0, 1), **seconds: float) -> dict[str, Any]:
@@ -16,6 +17,7 @@ def spent(rows: tuple[int, int] = (500, 500), cores: tuple[int, int] = (0, 1), *
         "engines": [
             engine(
                 rank,
+                device="Arc",
                 rows=rows[rank],
                 cores=[cores[rank]],
                 seconds={name: (1 + rank) * each for name, each in seconds.items()},
@@ -32,16 +34,16 @@ MANY = {"iterations": report(iterations=1000).iterations}
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (spent(transfer=1.0), "Moving rows between the host and the devices took longest, 1.5 s of 4 s"),
-        (spent(compile=1.0), "took longest, 1.5 s of 4 s; the next call takes the compiled kernels from a cache"),
+        (spent(transfer=1.0), "Moving rows between the host and the devices took longest, 1 s to 2 s by engine, of "),
+        (spent(compile=1.0), "by engine, of 4 s; the next call takes the compiled kernels from a cache"),
         (spent(kernel=1.0), "; engine 1 was slower with no more rows: another program may use its device"),
         (spent(kernel=1.0, rows=(400, 600)), "; engine 1 has 600 rows, and the mean is 500: scatter them evenly"),
         (spent(kernel=1.0, cores=(1, 1)), "; engine 1 shares cores with another one: start fewer engines"),
-        (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 3 s of 4 s; engine 1 was "),
+        (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 2 s to 4 s by engine, of 4 s"),
         ({"dtype": "float64"}, "; float32 takes about half as long, if its precision is enough: X.astype('float32')"),
         ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to send them once"),
         ({"waited": 3.0}, "Waiting until another call had ended took longest, 3 s of 4 s"),
-        ({"converged": False}, "1.5 s of 4 s; it ended at max_iter, before it converged: raise max_iter, or tol"),
+        ({"converged": False}, "of 4 s; it ended at max_iter, before it converged: raise max_iter, or tol"),
         (spent(communicate=1.0) | MANY, "; each of the 1000 iterations is so short that fewer engines may be faster"),
     ],
 )  # fmt: skip
@@ -51,6 +53,63 @@ def test_the_conclusion_names_the_longest_phase_and_gives_advice(changes: dict[s
     assert said in conclusion(ended)
     assert str(ended).endswith(f"\n  {conclusion(ended)}")
     assert ended._repr_html_().count("took longest") == 1
+
+
+def two(first: dict[str, float], second: dict[str, float], **changes: Any) -> Any:
+    """Return the report of a call of a second on two engines with a core each, which spent these seconds."""
+    ended = report(seconds=1.0, **changes)
+    ended.engines = [
+        engine(rank, device="Arc", cores=[rank], seconds=seconds, total=sum(seconds.values()))
+        for rank, seconds in enumerate((first, second))
+    ]
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"kernel": 0.15, "compile": 0.225}, {"kernel": 0.14, "compile": 0.045},
+         "engine 0 finished kernels for 225 ms, and the others 45 ms: the next call takes them from a cache"),
+        ({"kernel": 0.15, "transfer": 0.225}, {"kernel": 0.14, "transfer": 0.045},
+         "engine 0 moved its rows for 225 ms, and the others 45 ms"),
+        ({"kernel": 0.7}, {"kernel": 0.3}, "another program may use its device or its cores"),
+        ({"host": 0.7}, {"host": 0.3}, "another program may use its device or its cores"),
+    ],
+)  # fmt: skip
+def test_a_slow_engine_is_explained_by_the_phase_in_which_it_was_slow(
+    first: dict[str, float], second: dict[str, float], said: str
+) -> None:
+    text = conclusion(two(first, second))
+    assert said in text
+    assert ("another program" in text) == ("another program" in said)
+
+
+def test_a_slow_engine_with_another_device_needs_no_other_program() -> None:
+    ended = two({"kernel": 0.7}, {"kernel": 0.3})
+    ended.engines[1].device = "Max 1550"
+    assert "engine 0 has another device than others, and computed for 700 ms, and the others 300 ms" in conclusion(
+        ended
+    )
+
+
+def test_a_mean_is_said_only_of_engines_that_are_alike() -> None:
+    assert "took longest, 123 ms to 709 ms by engine, of 1 s" in conclusion(two({"kernel": 0.709}, {"kernel": 0.123}))
+    assert "took longest, 400 ms of 1 s" in conclusion(two({"kernel": 0.42}, {"kernel": 0.38}))
+
+
+def test_waits_by_turns_are_said_only_if_every_engine_waits() -> None:
+    words = "the engines wait for each other by turns: another program may use the cores now and then"
+    by_turns = two({"kernel": 0.5, "wait": 0.4}, {"kernel": 0.5, "wait": 0.35})
+    assert words in conclusion(by_turns)
+    by_turns.engines[1].cores = [0]
+    assert "which share cores, wait for each other by turns: start fewer engines" in conclusion(by_turns)
+    assert "by turns" not in conclusion(two({"kernel": 0.5, "wait": 0.4}, {"kernel": 0.52, "wait": 0.05}))
+    assert "by turns" not in conclusion(two({"kernel": 0.9, "wait": 0.05}, {"kernel": 0.9, "wait": 0.05}))
+
+
+def test_the_work_of_the_hosts_processor_has_a_word() -> None:
+    text = conclusion(two({"host": 0.8}, {"host": 0.8}))
+    assert text == "Computing on the processors of the hosts took longest, 800 ms of 1 s"
 
 
 def test_short_calls_get_no_advice_and_running_ones_no_conclusion() -> None:
@@ -83,5 +142,13 @@ def test_a_call_that_did_not_converge_says_so_in_every_form() -> None:
     ended = report(converged=False)
     assert ended.headline.startswith("KMeans.fit: finished in 4 s, not converged, ")
     assert "not converged</span>" in ended._repr_html_()
-    assert report(converged=True).state == report(converged=None).state == "finished"
-    assert report(converged=False, status="interrupted").state == "interrupted"
+    assert ended.status == "not converged"
+    assert report(converged=True).status == report(converged=None).status == "finished"
+    assert report(converged=False, status="interrupted").status == "interrupted"
+    running = report(status="running", converged=False)
+    before = running.status
+    running.finish()
+    assert (before, running.status) == ("running", "not converged")
+    assert FitReport.from_dict(running.to_dict()).status == "not converged"
+    of_an_earlier_release = {**ended.to_dict(), "status": "finished"}
+    assert FitReport.from_dict(of_an_earlier_release).status == "not converged"

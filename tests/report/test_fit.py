@@ -107,7 +107,7 @@ def test_other_is_never_negative() -> None:
 
 def test_phases_left_out_are_zero_and_unknown_ones_an_error() -> None:
     assert EngineReport(0, "h", 1, "d", 5, seconds={"kernel": 1.0}).seconds == {
-        "transfer": 0.0, "compile": 0.0, "kernel": 1.0, "communicate": 0.0, "wait": 0.0,
+        "transfer": 0.0, "compile": 0.0, "kernel": 1.0, "host": 0.0, "communicate": 0.0, "wait": 0.0,
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"unknown phases \['kernal'\] in seconds; the phases are transfer, compile"):
         EngineReport(0, "h", 1, "d", 5, seconds={"kernal": 1.0})
@@ -190,27 +190,27 @@ def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
     assert str(report(engines=2)).splitlines() == [
         "KMeans.fit: finished in 4 s, 1,000 × 14 float32 on 2 engines",
         "  iteration 3, inertia 332.333",
-        "  engine  device  host    rows  transfer  compile  kernel  communicate   wait  other  total (s)",
-        "       0  Arc A0  node01   500     0.500    0.500   1.000        0.250  1.000  0.250      3.500",
-        "       1  Arc A1  node01   500     0.500    0.500   2.000        0.250  0.000  0.250      3.500",
+        "  engine  device  machine  rows  transfer  compile  kernel  communicate   wait  other  total (s)",
+        "       0  Arc A0  node01    500     0.500    0.500   1.000        0.250  1.000  0.250      3.500",
+        "       1  Arc A1  node01    500     0.500    0.500   2.000        0.250  0.000  0.250      3.500",
         "  slowest: engine 1, busy 20 % longer than the mean",
         "  note: 2 engines share the cores 0-1",
         "  4 s in all: 3.5 s on the engines, 500 ms for messages and preparation",
-        "  Computing on the devices took longest, 1.5 s of 4 s",
+        "  Computing on the devices took longest, 1 s to 2 s by engine, of 4 s",
     ]
 
 
-def test_equal_tiles_of_all_engines_are_shown_once() -> None:
+def test_equal_launch_shapes_of_all_engines_are_shown_once() -> None:
     one, two = "4x4x16, span 4096 (default)", "1x8x64, span 1024 (tuned)"
-    assert report().tiles == ""
+    assert report().launch_shapes == ""
     same, differ = report(), report()
-    same.engines = [engine(rank, tile=one) for rank in range(2)]
-    assert same.tiles == one
-    assert "tile" not in str(same)  # it says nothing to those who did not choose it
-    differ.engines = [engine(rank, tile=tile) for rank, tile in enumerate((one, two))]
-    assert differ.tiles == f"engine 0: {one}; engine 1: {two}"
-    folded = same._repr_html_().partition("<summary>Tile</summary>")[2]
-    assert folded.startswith(f"{one} = rows of a work-item x centres at a time x work-items of a group, span ")
+    same.engines = [engine(rank, launch_shape=one) for rank in range(2)]
+    assert same.launch_shapes == one
+    assert "launch shape" not in str(same)  # it says nothing to those who did not choose it
+    differ.engines = [engine(rank, launch_shape=shape) for rank, shape in enumerate((one, two))]
+    assert differ.launch_shapes == f"engine 0: {one}; engine 1: {two}"
+    folded = same._repr_html_().partition("<summary>Launch shape</summary>")[2]
+    assert folded.startswith(f"{one} = rows of a thread of the device x centres at a time x threads of a group, span ")
 
 
 def test_text_of_short_calls_is_in_milliseconds() -> None:

@@ -17,7 +17,7 @@ from xpulab.report.progress import TaskReport
 @pytest.mark.parametrize("status", ["running", "finished", "interrupted", "failed"])
 def test_every_state_is_well_formed_html_with_a_label(engines: int, status: str) -> None:
     document = Document(fit_html(report(engines=engines, status=status, runs=3)))
-    assert status in document.text
+    assert f" {status}" in document.text
     assert document.attributes("div")[0]["role"] == "group"
     label = document.attributes("div")[0]["aria-label"]
     assert label is not None
@@ -88,6 +88,18 @@ def test_the_curve_spans_its_frame_and_the_best_run_stands_out() -> None:
     ]
 
 
+def test_the_best_run_of_a_metric_that_rises_is_the_highest() -> None:
+    drawn = report(iterations=0, n_init=2)
+    drawn.iterations = [
+        Iteration(number, {"lower_bound": bound}, init=run)
+        for run, bounds in enumerate(((1.0, 4.0), (2.0, 3.0)), 1)
+        for number, bound in enumerate(bounds, 1)
+    ]
+    assert (drawn.best_run, drawn.objective) == (1, ("lower_bound", 4.0))
+    lines = Document(fit_html(drawn)).attributes("polyline")
+    assert [each["class"] for each in lines] == ["xpu-best", "xpu-run"]
+
+
 def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     drawn = report(iterations=10_000)
     points = str(Document(fit_html(drawn)).attributes("polyline")[0]["points"]).split()
@@ -101,12 +113,19 @@ def test_a_constant_inertia_is_a_curve_too() -> None:
     for iteration in drawn.iterations:
         iteration.metrics["inertia"] = 0.0
     assert "polyline" in fit_html(drawn)
+    assert "<span>0</span> <span></span>" in fit_html(drawn)  # one number at the axis, where the line is
+
+
+def bars(document: Document) -> list[dict[str, str | None]]:
+    return [attributes for attributes in document.attributes("div") if attributes.get("role") == "progressbar"]
 
 
 def test_only_a_running_call_has_a_progress_bar() -> None:
-    (bar,) = Document(fit_html(report(status="running"))).attributes("progress")
-    assert (bar["value"], bar["max"], bar["aria-label"]) == ("0.010", "1", "iterations done")
-    assert not Document(fit_html(report())).attributes("progress")
+    document = Document(fit_html(report(status="running", iterations=46, parameters={"max_iter": 200})))
+    (bar,) = bars(document)
+    assert (bar["aria-valuenow"], bar["aria-valuemax"], bar["aria-label"]) == ("0.230", "1", "iterations done")
+    assert any(part.get("style") == "width:23.0%" for part in document.attributes("i"))
+    assert not bars(Document(fit_html(report())))
 
 
 def test_a_report_that_is_redrawn_has_no_folded_parts() -> None:
@@ -159,8 +178,8 @@ def test_comparison_is_a_table_with_headers() -> None:
 def test_a_task_shows_its_steps_until_it_ends() -> None:
     task = TaskReport("start 4 engines", total=4, done=1, message="waiting for engine 2 of 4")
     document = Document(task_html(task))
-    assert document.attributes("progress")[0]["value"] == "0.250"
+    assert bars(document)[0]["aria-valuenow"] == "0.250"
     assert "waiting for engine 2 of 4" in document.text
     task.finish()
-    assert not Document(task_html(task)).attributes("progress")
+    assert not bars(Document(task_html(task)))
     assert "finished" in Document(task_html(task)).text

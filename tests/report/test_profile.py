@@ -10,6 +10,7 @@ from reports import EVIL, Document, report
 
 from xpulab.report import progress, usage
 from xpulab.report.profile import Profile, profiled
+from xpulab.sharing.answers import Measured
 
 FITS = """
 from reports import report
@@ -86,8 +87,12 @@ def test_real_calls(pair: Any) -> None:
     assert all(len(r.engines) == 2 and r.status == "finished" for r in profile.reports)
 
 
-def _times(entered: list[float], left: list[float]) -> dict[str, Any]:
-    activities = [("MPI", "Bcast", len(entered), 80, 2.5), ("kernel", EVIL, 3, None, 0.5), ("MPI", "Recv", 1, 8, 1.0)]
+def _times(entered: list[float], left: list[float]) -> Measured:
+    activities: list[tuple[str, str, int, int | None, float]] = [
+        ("MPI", "Bcast", len(entered), 80, 2.5),
+        ("kernel", EVIL, 3, None, 0.5),
+        ("MPI", "Recv", 1, 8, 1.0),
+    ]
     return {"seconds": 4.0, "activities": activities, "collectives": {("Bcast", 0, 2): (entered, left)}}
 
 
@@ -95,9 +100,14 @@ def test_what_a_cell_did_is_shown_as_text_and_html() -> None:
     profile = Profile(seconds=5.0)
     with usage.collecting(profile.cells):
         usage.collected(
-            EVIL, [{"usage": _times([1.0, 5.0], [2.0, 6.0])}, {}, {"usage": _times([2.5, 4.0], [2.6, 7.0])}]
+            EVIL,
+            [
+                {"outcome": "ok", "usage": _times([1.0, 5.0], [2.0, 6.0])},
+                {"outcome": "left out"},
+                {"outcome": "ok", "usage": _times([2.5, 4.0], [2.6, 7.0])},
+            ],
         )
-    usage.collected("after", [{"usage": _times([], [])}])
+    usage.collected("after", [{"outcome": "ok", "usage": _times([], [])}])
     (cell,) = profile.cells
     assert {rank: each.wait for rank, each in cell.ranks.items()} == {0: 1.0, 2: 1.0}
     assert [each.wait for each in cell.ranks[0].activities] == [1.0, None, None]
@@ -112,6 +122,18 @@ def test_what_a_cell_did_is_shown_as_text_and_html() -> None:
     profile.reports = [report()]
     assert "Profile: 1 cell on the engines, 1 call, 4 s (80 %) of 5 s" in str(profile)
     assert "KMeans.fit" in str(profile)
+
+
+def test_waits_of_a_rank_of_another_host_are_counted_by_one_clock() -> None:
+    """Rank 0 waits a second for rank 1, rank 1 then half a second for rank 0. The clock of rank 1 is ahead."""
+    cells: list[usage.CellUsage] = []
+    measured: list[Measured] = [
+        {"seconds": 9.0, "activities": [("MPI", "Bcast", 2, 80, 2.5)], "collectives": {("Bcast", 0, 1): times}}
+        for times in (([1.0, 5.5], [2.25, 6.0]), ([1e6 + 2.0, 1e6 + 5.0], [1e6 + 2.5, 1e6 + 6.0]))
+    ]
+    with usage.collecting(cells):
+        usage.collected("cell", [{"outcome": "ok", "usage": each} for each in measured], 9.0, [0.0, 1e6])
+    assert {rank: each.wait for rank, each in cells[0].ranks.items()} == {0: 1.0, 1: 0.5}
 
 
 @pytest.mark.cluster

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 
-from xpulab.sharing.board import PHASES, Board, new_task_number
+import numpy as np
+
+from xpulab.sharing.board import ITERATIONS, PHASES, Board, new_task_number
+from xpulab.sharing.memory import SharedBlock
 
 
 def test_what_one_side_writes_the_other_reads() -> None:
@@ -37,7 +42,8 @@ def test_more_requests_than_slots_still_reach_the_last_task() -> None:
 def test_two_clients_that_cancel_at_once_take_two_slots() -> None:
     board = Board.create(1)
     other = Board.open(board.path)
-    with board._block.claimed():  # one client has seen that the first slot is free, and is about to write there
+    # One client has seen that the first slot is free, and is about to write there.
+    with SharedBlock.open(board.path).claimed():
         second = threading.Thread(target=other.cancel, args=(22,))
         second.start()
         second.join(0.02)
@@ -49,7 +55,7 @@ def test_two_clients_that_cancel_at_once_take_two_slots() -> None:
 
 def test_a_client_that_stands_still_while_it_cancels_does_not_block_others() -> None:
     board = Board.create(1)
-    with board._block.claimed():
+    with SharedBlock.open(board.path).claimed():
         Board.open(board.path).cancel(22)
         assert board.cancelled(22)
 
@@ -59,3 +65,99 @@ def test_a_failure_belongs_to_one_task() -> None:
     board.ranks[1]["failed"] = 12
     assert board.failed(12)
     assert not board.failed(13)
+
+
+def noted(board: Board, rank: int, *iterations: int, task: int = 7) -> None:
+    for iteration in iterations:
+        board.note(rank, task, 99, 1, iteration, 10.0 + iteration, float(iteration), *range(len(PHASES)))
+
+
+def test_a_ring_has_the_last_iterations_of_its_rank() -> None:
+    board = Board.create(2)
+    other = Board.open(board.path)
+    noted(board, 1, *range(1, 6))
+    assert len(other.iterations(0)) == 0
+    assert other.iterations(1)["iteration"].tolist() == [1, 2, 3, 4, 5]
+    entry = other.iterations(1)[2]
+    assert (entry["task"], entry["client"], entry["run"], entry["ended"], entry["total"]) == (7, 99, 1, 13.0, 3.0)
+    assert entry["seconds"].tolist() == list(range(len(PHASES)))
+    noted(board, 1, *range(6, 2 * ITERATIONS), task=8)
+    assert other.iterations(1)["iteration"].tolist() == list(range(ITERATIONS, 2 * ITERATIONS))
+    assert set(other.iterations(1)["task"]) == {8}
+    assert len(other.iterations(0)) == 0
+
+
+def test_a_ring_is_read_while_its_rank_writes() -> None:
+    board = Board.create(1)
+    other = Board.open(board.path)
+    enough = threading.Event()
+
+    def write() -> None:
+        for first in itertools.count(1, 100):
+            noted(board, 0, *range(first, first + 100))
+            if enough.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    begun, seen = time.monotonic(), 0
+    try:
+        while time.monotonic() - begun < (0.3 if seen > 1 else 20):
+            found = other.iterations(0)["iteration"]
+            seen = max(seen, len(found))
+            assert (np.diff(found) == 1).all()
+    finally:
+        enough.set()
+        writer.join()
+    assert seen > 1
+
+
+def test_what_is_new_in_a_ring_comes_in_parts_and_another_board_has_it_then() -> None:
+    engines, notebooks = Board.create(2), Board.create(2)
+    known = 0
+
+    def pass_on(most: int) -> list[int]:
+        nonlocal known
+        first, entries = engines.iterations_since(1, known, most)
+        entries["ended"] -= 5.0
+        notebooks.add_iterations(1, first, entries)
+        known = first + len(entries)
+        return [int(iteration) for iteration in entries["iteration"]]
+
+    noted(engines, 1, *range(1, 6))
+    assert pass_on(3) == [1, 2, 3]
+    assert pass_on(3) == [4, 5]
+    assert pass_on(3) == []
+    assert notebooks.iterations(1)["iteration"].tolist() == [1, 2, 3, 4, 5]
+    assert notebooks.iterations(1)["ended"].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0]
+    assert len(notebooks.iterations(0)) == 0
+    noted(engines, 1, *range(6, 3000))  # too many: those that were replaced meanwhile never come
+    first = 3000 - ITERATIONS
+    assert pass_on(10) == list(range(first, first + 10))
+    assert notebooks.iterations(1)["iteration"].tolist() == list(range(first, first + 10))
+    while pass_on(400):
+        pass
+    np.testing.assert_array_equal(notebooks.iterations(1)["iteration"], engines.iterations(1)["iteration"])
+
+
+def test_a_ring_is_read_while_iterations_of_another_host_come() -> None:
+    engines, notebooks = Board.create(1), Board.create(1)
+    other = Board.open(notebooks.path)
+
+    def pass_on() -> None:
+        known = 0
+        for begin in range(1, 60_000, 300):
+            noted(engines, 0, *range(begin, begin + 300))
+            first, entries = engines.iterations_since(0, known, ITERATIONS)
+            notebooks.add_iterations(0, first, entries)
+            known = first + len(entries)
+
+    writer = threading.Thread(target=pass_on)
+    writer.start()
+    seen = 0
+    while writer.is_alive():
+        found = other.iterations(0)["iteration"]
+        seen = max(seen, len(found))
+        assert (np.diff(found) == 1).all()
+    writer.join()
+    assert seen > 300

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import until
 
 from xpulab.sharing import host_memory
 
 GIB = 1 << 30
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with 64 GiB, of which 40 GiB are free, and 8 GiB of swap space, without control groups."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=40 * GIB))
@@ -104,7 +108,14 @@ def test_files_of_control_groups_without_a_number_are_ignored(host: Path, text: 
     assert host_memory.available() == 40 * GIB
 
 
-def test_the_memory_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_the_memory_of_this_host_is_found() -> None:
     assert 0 < host_memory.available() <= host_memory.total()
-    assert host_memory.available() <= host_memory.available(swap=True)
+    # Other programs may take memory between the two looks.
+    until(lambda: host_memory.available() <= host_memory.available(swap=True), 5)
+
+
+def test_a_process_has_bytes_in_memory_until_it_ends() -> None:
+    assert host_memory.resident(os.getpid()) > 1 << 20
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        pass
+    assert host_memory.resident(ended.pid) == 0

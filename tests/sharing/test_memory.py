@@ -82,6 +82,20 @@ def test_the_error_for_a_block_too_large_says_how_much_is_free() -> None:
         SharedBlock.create(1 << 62)
 
 
+def test_a_block_on_disk_is_a_file_without_a_name(tmp_path: Path) -> None:
+    with SharedBlock.create_on_disk(3 * mmap.PAGESIZE, str(tmp_path)) as block:
+        assert os.fstat(int(block.path.partition("?")[0].rpartition("/")[2])).st_dev == tmp_path.stat().st_dev
+        assert [*tmp_path.iterdir()] == []
+        array = block.array((3 * mmap.PAGESIZE,), np.uint8)
+        assert not array.any()
+        program = "import sys; from xpulab.sharing.memory import SharedBlock as B; B.open(sys.argv[1], writable=True)"
+        write = ".array((4,), 'u1', 8)[:] = [1, 2, 3, 4]"
+        subprocess.run([sys.executable, "-c", program + write, block.path], check=True)
+    assert array[7:13].tolist() == [0, 1, 2, 3, 4, 0]
+    with pytest.raises(MemoryError, match="TMPDIR to a folder on a larger disk"):
+        SharedBlock.create_on_disk(1 << 60)
+
+
 def test_a_block_may_be_empty() -> None:
     with SharedBlock.create(0) as block:
         assert block.array((0, 3), np.float32).shape == (0, 3)

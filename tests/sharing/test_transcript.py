@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import subprocess
@@ -69,15 +70,13 @@ def test_a_line_without_an_end_has_a_limit_too(tmp_path: Path) -> None:
         assert len((tmp_path / "rank-0").read_text()) + writer.omitted == 300_000
 
 
-def test_a_handler_of_logs_that_kept_the_stream_of_an_ended_call_writes_to_the_present_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handler_of_logs_that_kept_the_stream_of_an_ended_call_writes_to_the_present_one(tmp_path: Path) -> None:
     before, present = Writer(str(tmp_path / "before")), Writer(str(tmp_path / "present"))
     handler = logging.StreamHandler(before)
     before.close()
-    monkeypatch.setattr(sys, "stdout", present)
-    handler.emit(logging.makeLogRecord({"msg": "said"}))
-    subprocess.run([sys.executable, "-c", "print('a child')"], stdout=before.fileno(), check=True)
+    with contextlib.redirect_stdout(present):
+        handler.emit(logging.makeLogRecord({"msg": "said"}))
+        subprocess.run([sys.executable, "-c", "print('a child')"], stdout=before.fileno(), check=True)
     assert (tmp_path / "present").read_text() == "said\na child\n"
     present.close()
     assert before.write("nobody listens") == len("nobody listens")

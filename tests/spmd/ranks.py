@@ -13,9 +13,11 @@ import sklearn.cluster
 import sklearn.covariance
 import sklearn.decomposition
 import sklearn.ensemble
+import sklearn.feature_extraction.text
 import sklearn.impute
 import sklearn.linear_model
 import sklearn.mixture
+import sklearn.naive_bayes
 import sklearn.neighbors
 import sklearn.preprocessing
 from mpi4py import MPI
@@ -31,9 +33,11 @@ from xpulab.spmd import (
     covariance,
     decomposition,
     ensemble,
+    feature_extraction,
     impute,
     linear_model,
     mixture,
+    naive_bayes,
     neighbors,
     preprocessing,
 )
@@ -201,6 +205,39 @@ def mixtures() -> None:
 
 
 @check
+def naive_bayes_of_strings() -> None:
+    labels = np.array(["a", "b", "c", "d"])[LABELS]
+    ours = naive_bayes.GaussianNB().fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
+    theirs = sklearn.naive_bayes.GaussianNB().fit(X, labels, sample_weight=WEIGHTS)
+    np.testing.assert_array_equal(ours.predict(X[MINE]), theirs.predict(X)[MINE])
+    for method in ("predict_proba", "predict_log_proba", "predict_joint_log_proba"):
+        alike(getattr(ours, method)(X[MINE]), getattr(theirs, method)(X)[MINE])
+    alike(ours.score(X[MINE], labels[MINE]), theirs.score(X, labels))
+    every = naive_bayes.GaussianNB().partial_fit(X[MINE], labels[MINE], np.unique(labels))
+    alike(every.theta_, sklearn.naive_bayes.GaussianNB().fit(X, labels).theta_)
+
+
+@check
+def words_of_documents() -> None:
+    counts = np.rint(np.abs(X))
+    ours = feature_extraction.TfidfTransformer(sublinear_tf=True).fit(counts[MINE])
+    theirs = sklearn.feature_extraction.text.TfidfTransformer(sublinear_tf=True).fit(counts)
+    alike(ours.idf_, theirs.idf_)
+    alike(ours.transform(counts[MINE]).toarray(), theirs.transform(counts).toarray()[MINE])
+
+
+@check
+def naive_bayes_of_counts() -> None:
+    counts, labels = np.rint(np.abs(X)), np.array(["a", "b", "c", "d"])[LABELS]
+    for name in ("BernoulliNB", "ComplementNB", "MultinomialNB"):
+        ours = getattr(naive_bayes, name)().fit(counts[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
+        theirs = getattr(sklearn.naive_bayes, name)().fit(counts, labels, sample_weight=WEIGHTS)
+        np.testing.assert_array_equal(ours.predict(counts[MINE]), theirs.predict(counts)[MINE])
+        alike(ours.predict_log_proba(counts[MINE]), theirs.predict_log_proba(counts)[MINE])
+        alike(ours.feature_log_prob_, theirs.feature_log_prob_)
+
+
+@check
 def nearest_neighbors() -> None:
     """Every class lives on one rank only, and most ranks have fewer rows than there are neighbours."""
     order = np.argsort(LABELS, kind="stable")
@@ -251,6 +288,18 @@ def forests() -> None:
 
 
 @check
+def boosting() -> None:
+    labels = np.array(["a", "b", "c", "d"])[LABELS]
+    ours = ensemble.HistGradientBoostingClassifier(max_iter=3, random_state=0)
+    ours.fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
+    theirs = ours.to_sklearn()
+    np.testing.assert_array_equal(ours.predict(X[MINE]), theirs.predict(X)[MINE])
+    np.testing.assert_array_equal(ours.decision_function(X[MINE]), theirs.decision_function(X)[MINE])
+    again = ours.unfitted_sklearn().fit(X, labels, WEIGHTS)
+    np.testing.assert_allclose(theirs.predict_proba(X), again.predict_proba(X), 1e-5, 1e-7)
+
+
+@check
 def statistics() -> None:
     ours = covariance.EmpiricalCovariance().fit(X[MINE])
     theirs = sklearn.covariance.EmpiricalCovariance().fit(X)
@@ -288,6 +337,12 @@ def new_columns() -> None:
         alike(ours.transform(holed[MINE]), theirs.transform(holed)[MINE])
     found = preprocessing.PolynomialFeatures(3).fit_transform(X[MINE])
     alike(found, sklearn.preprocessing.PolynomialFeatures(3).fit_transform(X)[MINE])
+    alike(preprocessing.Normalizer().fit_transform(X[MINE]), sklearn.preprocessing.Normalizer().fit_transform(X)[MINE])
+    for strategy, weights in (("uniform", None), ("kmeans", WEIGHTS)):
+        bins: dict[str, Any] = {"strategy": strategy, "encode": "onehot-dense", "subsample": 300, "random_state": 0}
+        ours = preprocessing.KBinsDiscretizer(**bins).fit(X[MINE], None, None if weights is None else weights[MINE])
+        theirs = sklearn.preprocessing.KBinsDiscretizer(**bins).fit(X, None, weights)
+        alike(ours.transform(X[MINE]), theirs.transform(X)[MINE])
     rounded = np.round(X[:, :2])
     how: dict[str, Any] = {"handle_unknown": "ignore", "max_categories": 4}
     for dense in (True, False):

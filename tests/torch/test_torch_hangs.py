@@ -146,7 +146,12 @@ def test_every_method_of_a_net_says_what_was_interrupted(
     )
     for said in presses.at_each(lambda: net.fit(rows, labels)):
         assert re.fullmatch(fits, said), said
-    for predict in (net.predict, net.predict_proba, lambda rows: net.score(rows, labels)):
-        said = list(presses.at_each(lambda: predict(rows)))  # noqa: B023
+    calls = {
+        "predict": lambda: net.predict(rows),
+        "predict_proba": lambda: net.predict_proba(rows),
+        "score": lambda: net.score(rows, labels),
+    }
+    for method, call in calls.items():
+        said = list(presses.at_each(call))
         assert said
-        assert set(said) == {"NeuralNetClassifier.predict was interrupted: call it again"}
+        assert set(said) == {f"NeuralNetClassifier.{method} was interrupted: call it again"}

@@ -129,7 +129,7 @@ def test_stop_keeps_the_weights_of_a_step_and_resume_goes_on(
     running: xpulab.XPUCluster, undisturbed: list[Any], tmp_path: Path, at: int
 ) -> None:
     ours = net(at=at, what="stop", once=str(tmp_path / "once"))
-    pids = [fact["pid"] for fact in running.facts]
+    pids = [fact.pid for fact in running.facts]
     said = stopped(lambda: ours.fit(X, Y), tmp_path / "once")
     epoch, step = divmod(at - 1, 7)
     assert f"interrupted in epoch {epoch + 1} after {step + 1} steps of it" in said
@@ -142,7 +142,7 @@ def test_stop_keeps_the_weights_of_a_step_and_resume_goes_on(
     assert xpulab.interrupted() is ours
     assert ours.resume() is ours
     assert numbers(ours) == undisturbed
-    assert [fact["pid"] for fact in running.facts] == pids
+    assert [fact.pid for fact in running.facts] == pids
     with pytest.raises(NotFittedError):
         ours.resume()
 
@@ -193,11 +193,13 @@ def test_a_stop_after_a_loss_can_go_on(
 ) -> None:
     """Engines are lost, and none are started: the net has the weights of the last state, and resume goes on."""
     monkeypatch.setattr(_net, "_EVERY", 0.0)
-    monkeypatch.setattr(running, "recover", False)
     ours = net(at=9, what="die", once=str(tmp_path / "once"))
-    with pytest.raises(EngineLostError):
-        ours.fit(X, Y)
-    monkeypatch.undo()
+    running.recover = False
+    try:
+        with pytest.raises(EngineLostError):
+            ours.fit(X, Y)
+    finally:
+        running.recover = True
     running.restart()
     ours.resume()
     assert numbers(ours) == undisturbed

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import xpulab
+from xpulab.data import Outgoing
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
 from xpulab.report import progress
 
@@ -331,6 +332,54 @@ def test_rows_in_other_forms(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None
     assert net.history[-1]["valid_acc"] > 0.7
 
 
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of the arrays that this process sends and receives."""
+    counted: list[int] = []
+    send, receive = Outgoing.send, Outgoing.receive
+
+    def sending(outgoing: Outgoing, array: np.ndarray) -> Any:
+        counted.append(array.nbytes)
+        return send(outgoing, array)
+
+    def receiving(outgoing: Outgoing, shape: Any, dtype: Any, on_disk: bool = False) -> Any:
+        counted.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return receive(outgoing, shape, dtype, on_disk)
+
+    monkeypatch.setattr(Outgoing, "send", sending)
+    monkeypatch.setattr(Outgoing, "receive", receiving)
+    return counted
+
+
+@pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
+def test_the_rows_of_a_handle_stay_on_the_engines(current: xpulab.XPUCluster, moved: list[int]) -> None:
+    rows = current.scatter(X, counts=[0] * (current.size - 1) + [len(X)])
+    del moved[:]
+    found = {}
+    for name, form in ("handle", rows), ("array", X):
+        torch.manual_seed(0)
+        found[name] = NeuralNetClassifier(Net, **{**SETTINGS, "max_epochs": 2}).fit(form, Y)
+        found[f"predictions of {name}"] = found[name].predict_proba(form)
+        if name == "handle":
+            assert moved == []
+    compare(found["handle"], found["array"], ("train_loss",))
+    np.testing.assert_array_equal(found["predictions of handle"], found["predictions of array"])
+
+
+@pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
+def test_the_targets_of_a_handle_stay_on_the_engines(current: xpulab.XPUCluster, moved: list[int]) -> None:
+    y = X[:, :1] - X[:, 1:2]
+    rows, targets = current.scatter(X), current.scatter(y)
+    del moved[:]
+    found = {}
+    for name, form in ("handle", (rows, targets)), ("array", (X, y)):
+        torch.manual_seed(0)
+        found[name] = xpulab.torch.NeuralNetRegressor(Line, **{**SETTINGS, "max_epochs": 2}).fit(*form)
+        if name == "handle":
+            assert moved == []
+    compare(found["handle"], found["array"], ("train_loss",))
+
+
 def test_the_fitted_net_without_a_cluster(on_pair: xpulab.XPUCluster) -> None:
     net = NeuralNetClassifier(Net, **SETTINGS).fit(X, Y)
     again = pickle.loads(pickle.dumps(net))
@@ -341,11 +390,7 @@ def test_the_fitted_net_without_a_cluster(on_pair: xpulab.XPUCluster) -> None:
     assert not hasattr(plain, "report_")
 
 
-def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xpulab.deploy import cluster as registry
-
-    monkeypatch.setattr(registry, "_clusters", [])
-    monkeypatch.setattr(registry, "_latest", [])
+def test_without_a_cluster(no_cluster: None) -> None:
     with pytest.raises(NoClusterError):
         NeuralNetClassifier(Net, **SETTINGS).fit(X, Y)
     net = NeuralNetClassifier(Net, **SETTINGS).initialize()

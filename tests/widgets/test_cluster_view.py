@@ -15,7 +15,6 @@ from reports import EVIL, Document
 
 from xpulab import widgets
 from xpulab.deploy.status import ClusterStatus, EngineStatus
-from xpulab.widgets import cluster_view
 from xpulab.widgets.cluster_view import ClusterView
 
 ENGINE = EngineStatus(
@@ -86,16 +85,21 @@ def view(cluster: Any, shell: Any) -> Iterator[ClusterView]:
     view.close()
 
 
+def parts(view: ClusterView) -> tuple[Any, ...]:
+    """Update the view, and return the widgets of its live table, of the row of buttons, and of the launch shapes."""
+    view._update()
+    assert view._widget is not None
+    return view._widget._box.children
+
+
 def shown(view: ClusterView) -> Document:
     """Return the live table."""
-    view._update()
-    return Document(view._widget._table.value)  # type: ignore[union-attr]
+    return Document(parts(view)[0].value)
 
 
 def buttons(view: ClusterView) -> dict[str, Any]:
     """Return the buttons that can be pressed, by name."""
-    view._update()
-    return {b.description: b for b in view._widget._buttons.children if hasattr(b, "click")}  # type: ignore[union-attr]
+    return {b.description: b for b in parts(view)[1].children if hasattr(b, "click")}
 
 
 def within_seconds(true: Callable[[], bool]) -> bool:
@@ -132,24 +136,37 @@ def test_it_follows_the_engines(view: ClusterView, cluster: Any, shell: Any) -> 
     assert within_seconds(lambda: "KMeans.fit, run 2, iteration 17" in outputs[-1]["data"]["text/plain"])
     live, standing, *updates = outputs
     assert "application/vnd.jupyter.widget-view+json" in live["data"]
-    assert {output["transient"]["display_id"] for output in (standing, *updates)} == {view._id}
+    assert len({output["transient"]["display_id"] for output in (standing, *updates)}) == 1
     assert [output["update"] for output in outputs] == [False, False, *[True] * len(updates)]
 
 
 def test_memory_and_heartbeats_do_not_change_the_notebook(view: ClusterView, cluster: Any, shell: Any) -> None:
     view.show()
     sent = len(shell.display_pub.outputs)
-    table = view._widget._table  # type: ignore[union-attr]
-    values = []
+    values: list[str] = []
+    table, *_ = parts(view)
     table.observe(lambda change: values.append(change.new), "value")
     for age in (0.1, 0.3, 0.49):
         cluster.engine = dataclasses.replace(ENGINE, heartbeat_age_s=age)
-        view._update()
+        parts(view)
     assert values == []
     cluster.engine = dataclasses.replace(ENGINE, memory_free=2**32)
-    view._update()
+    parts(view)
     assert len(values) == 1
     assert len(shell.display_pub.outputs) == sent
+
+
+def test_launch_shapes_are_drawn_again_only_if_they_change_because_this_folds_them(
+    view: ClusterView, cluster: Any
+) -> None:
+    cluster.engine = dataclasses.replace(ENGINE, launch_shape="4x4x16, span 4096 (default)")
+    table, _, shapes = parts(view)
+    assert "4096" not in table.value
+    drawn = shapes.value
+    assert "<summary>Launch shapes</summary><div>4x4x16, span 4096 (default)</div>" in drawn
+    cluster.engine = dataclasses.replace(cluster.engine, state="KMeans.fit", iteration=3, memory_used=2**29)
+    assert "iteration 3" in shown(view).text
+    assert shapes.value == drawn
 
 
 def test_after_the_stop_the_view_shows_the_stopped_engines(view: ClusterView, cluster: Any) -> None:
@@ -165,7 +182,7 @@ def test_after_the_stop_the_view_shows_the_stopped_engines(view: ClusterView, cl
 def test_stop_asks_first_and_the_engines_can_be_started_again(view: ClusterView, cluster: Any) -> None:
     buttons(view)["Stop"].click()
     assert cluster.calls == []
-    question = Document(view._widget._buttons.children[0].value)  # type: ignore[union-attr]
+    question = Document(parts(view)[1].children[0].value)
     assert question.text == "Stop 1 engine? Rows and variables there are lost."
     buttons(view)["No"].click()
     assert set(buttons(view)) == {"Stop", "Restart"}
@@ -182,7 +199,7 @@ def test_an_error_is_shown_escaped_and_the_buttons_come_back(view: ClusterView, 
     buttons(view)["Restart"].click()
     buttons(view)["Yes"].click()
     assert cluster.calls == ["restart"]
-    said = view._widget._buttons.children[-1].value  # type: ignore[union-attr]
+    said = parts(view)[1].children[-1].value
     assert "<script" not in said
     assert Document(said).text.startswith("RuntimeError: <script>")
     assert set(buttons(view)) == {"Stop", "Restart"}
@@ -220,9 +237,15 @@ def test_without_ipywidgets_there_is_html(cluster: Any, shell: Any, monkeypatch:
     assert [set(output["data"]) for output in shell.display_pub.outputs] == [{"text/html", "text/plain"}]
 
 
+def as_views(shell: Any) -> None:
+    """Show the stand-ins as a notebook shows clusters."""
+    displays = shell.display_formatter.ipython_display_formatter
+    displays.for_type(Cluster, displays.lookup_by_type("xpulab.deploy.cluster.XPUCluster"))
+
+
 def test_a_notebook_shows_clusters_as_views_and_a_terminal_as_text(cluster: Any, shell: Any) -> None:
     widgets.install(shell)
-    shell.display_formatter.ipython_display_formatter.for_type(Cluster, widgets._show_cluster)
+    as_views(shell)
     status = dataclasses.replace(cluster.status(), cluster=cluster)
     assert shell.display_formatter.format(status) == ({}, {})
     assert len(shell.display_pub.outputs) == 2
@@ -235,16 +258,23 @@ def test_a_notebook_shows_clusters_as_views_and_a_terminal_as_text(cluster: Any,
 
 
 def test_a_cluster_that_never_ran_has_no_view(cluster: Any, shell: Any) -> None:
+    widgets.install(shell)
+    as_views(shell)
     cluster.running = False
-    with pytest.raises(NotImplementedError):
-        widgets._show_cluster(cluster)
+    assert set(shell.display_formatter.format(cluster)[0]) == {"text/plain"}
+    assert shell.display_pub.outputs == []
 
 
 def test_after_a_failed_update_the_view_is_updated_again(view: ClusterView, cluster: Any, shell: Any) -> None:
     view.show()
-    good = cluster.status
-    cluster.status = lambda: 1 / 0
-    time.sleep(2 * cluster_view._INTERVAL)
+    good, failed = cluster.status, []
+
+    def failing() -> ClusterStatus:
+        failed.append(1)
+        raise ZeroDivisionError
+
+    cluster.status = failing
+    assert within_seconds(lambda: len(failed) == 2)
     cluster.status = good
     cluster.engine = dataclasses.replace(ENGINE, state="%%xpu")
     outputs = shell.display_pub.outputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -74,7 +74,8 @@ def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any, vie
     outputs = shell.display_pub.outputs
     assert [output["update"] for output in outputs] == [False, True, True]
     assert len({output["transient"]["display_id"] for output in outputs}) == 1
-    assert outputs[-1]["data"] == {"text/html": running._repr_html_(), "text/plain": str(running)}
+    assert running._repr_html_() in outputs[-1]["data"]["text/html"]
+    assert outputs[-1]["data"]["text/plain"] == str(running)
 
 
 def test_a_report_of_a_running_call_has_the_time_of_its_update_and_says_how_to_see_its_end(
@@ -207,6 +208,22 @@ def test_a_loop_of_thousands_does_not_fill_the_notebook(shell: Any, views: Noteb
     assert len(html) < 300_000
 
 
+def test_a_table_says_what_it_does_not_show_and_how_to_see_it(shell: Any, views: NotebookViews) -> None:
+    for fit in fits(25):
+        called(views, fit)
+    for _ in range(3):
+        called(views, report(method="predict"))
+    html = of_cell(shell)
+    words = "Not shown: 3 calls of less than 0.2 s, and the reports of the first 5 calls; to see them, begin the cell"
+    assert words in Document(html).text
+    assert f"{words} with %%xpu_profile" in of_cell_text(shell)
+    shell.events.trigger("pre_run_cell", None)
+    for fit in fits(20):
+        called(views, fit)
+    shell.events.trigger("post_run_cell", None)
+    assert "Not shown" not in of_cell_text(shell)
+
+
 def test_compact_is_a_table_also_for_one_call_and_none_is_nothing(shell: Any, views: NotebookViews) -> None:
     quiet, alone = report(), report()
     quiet.display, alone.display = "none", "compact"
@@ -235,8 +252,8 @@ def test_a_terminal_gets_one_report_a_cell_and_a_line_for_each_further_call(
     views.close()
 
 
-def test_a_terminal_line_is_rewritten_in_place_within_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
+def test_a_terminal_line_is_rewritten_in_place_within_its_width(environment: Callable[..., None]) -> None:
+    environment(COLUMNS="20")
     running, terminal = report(status="running", message="sending 10 rows"), Terminal()
     running._clock = None  # stands still
     view = TextView(running, terminal)

@@ -15,7 +15,7 @@ from xpulab.acceleration._registry import methods, pairs
 __all__ = ["put_in_place"]
 
 #: Called with the object, xpulab's class, the name of the method, scikit-learn's bound method, and the arguments.
-Called = Callable[[Any, type, str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Called = Callable[[BaseEstimator, type, str, Callable[..., Any], tuple[object, ...], dict[str, object]], Any]
 
 #: Whether a method that was put in place is running: what it calls is a part of it, and is computed where it is.
 _within: ContextVar[bool] = ContextVar("xpulab_accel_within", default=False)
@@ -64,7 +64,7 @@ def put_in_place(called: Called, lacks: Callable[[str], None]) -> Callable[[], N
 
 def _checking(check: Callable[..., None], lacks: Callable[[str], None]) -> Callable[..., None]:
     @functools.wraps(check)
-    def checking(self: Any) -> None:
+    def checking(self: BaseEstimator) -> None:
         kind = type(self)
         part, _, module = kind.__module__.partition(".")
         outer = part == "sklearn" and not _within.get() and not module.startswith(_OF_OTHERS)
@@ -75,9 +75,9 @@ def _checking(check: Callable[..., None], lacks: Callable[[str], None]) -> Calla
     return checking
 
 
-def _method(theirs: type, ours: type, name: str, own: Any, called: Called) -> Any:
+def _method(theirs: type, ours: type, name: str, own: Callable[..., Any] | None, called: Called) -> Any:
     @functools.wraps(inspect.getattr_static(theirs, name))  # scikit-learn reads the signature
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: BaseEstimator, *args: object, **kwargs: object) -> Any:
         plainly = getattr(super(theirs, self), name) if own is None else own.__get__(self)
         if type(self) is not theirs or _within.get():
             return plainly(*args, **kwargs)

@@ -51,6 +51,7 @@ def methods(theirs: type, ours: type) -> list[str]:
         for each in ours.__mro__
         if each.__module__.startswith("xpulab.")
         for name, value in vars(each).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        # `Interruptible` also puts methods of scikit-learn's into the class.
+        if inspect.isfunction(value) and value.__module__.startswith("xpulab.") and not name.startswith("_")
     }
     return sorted(name for name in written if inspect.isfunction(inspect.getattr_static(theirs, name, None)))

@@ -6,7 +6,6 @@ import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 __all__ = ["DEFAULT", "FILE", "Sizes", "sizes_of"]
 
@@ -48,5 +47,5 @@ def sizes_of(name: str) -> Sizes:
 
 @functools.cache
 def _table() -> dict[str, Sizes]:
-    written: dict[str, Any] = json.loads(FILE.read_text())["sizes"]
+    written: dict[str, dict[str, int | None]] = json.loads(FILE.read_text())["sizes"]
     return {name: Sizes(each["fit"], each["call"]) for name, each in written.items()}

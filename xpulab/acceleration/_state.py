@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import sklearn
 
+from xpulab.acceleration._active import active, set_active
 from xpulab.acceleration._log import Entry, Log
 from xpulab.acceleration._methods import put_in_place
 from xpulab.acceleration._registry import pairs
@@ -22,21 +23,20 @@ from xpulab.acceleration._status import AccelerationStatus, status_of
 from xpulab.acceleration._twins import Refused, Twins
 from xpulab.acceleration._workers import joined
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, at_the_last_end, current_cluster, find_current
+from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.current import at_the_last_end, current_cluster, find_current
 from xpulab.exceptions import UsageError, XpulabError
 from xpulab.report.rendering import Displayed, Html, block, counted, escape
+from xpulab.scanning import Scan
 
-__all__ = ["Acceleration", "accel", "active", "status"]
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+__all__ = ["Acceleration", "accel", "status"]
 
 _NOT_FITTED = "not fitted on engines"
 
-_active: Acceleration | None = None
 _latest: Acceleration | None = None  # the one that was on last, whose log can still be read
-
-
-def active() -> Acceleration | None:
-    """Return the acceleration that is on in this process; None if it is off."""
-    return _active
 
 
 def status() -> AccelerationStatus:
@@ -121,13 +121,14 @@ class Acceleration(Displayed):
             log = Log(self._file, self._owner)
         self.log = log
         self._twins = Twins()
-        self._said: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # object -> kinds of reasons in the log
+        # object -> kinds of reasons in the log
+        self._said: WeakKeyDictionary[BaseEstimator, set[str]] = WeakKeyDictionary()
         self._undo = contextlib.ExitStack()
         self._before: Acceleration | None = None
 
     def on(self) -> Acceleration:
         """Turn it on, in place of another one that is on."""
-        self._before = _active
+        self._before = active()
         if self._before is not None:
             self._before._pause()
         self._resume()
@@ -143,7 +144,7 @@ class Acceleration(Displayed):
                 each = each._before
 
     def _resume(self) -> None:
-        global _active, _latest
+        global _latest
         with contextlib.ExitStack() as undo:
             undo.callback(put_in_place(self._called, self.log.lack))
             undo.callback(at_the_last_end(self.off))
@@ -151,12 +152,12 @@ class Acceleration(Displayed):
                 about = (self.strict, self.least, str(self._file), self._owner)
                 undo.callback(joined(_begin_in_worker, *about))
             self._undo = undo.pop_all()
-        _active = _latest = self
+        _latest = self
+        set_active(self)
 
     def _pause(self) -> None:
-        global _active
         self._undo.close()
-        _active = None
+        set_active(None)
 
     def _end(self) -> None:
         self._twins = Twins()
@@ -167,10 +168,10 @@ class Acceleration(Displayed):
     @property
     def running(self) -> bool:
         """Whether it is on."""
-        return _active is self
+        return active() is self
 
     def status(self) -> AccelerationStatus:
-        """The sizes from which on the engines compute, and what ran where so far."""
+        """Return the sizes from which on the engines compute, and what ran where so far."""
         return status_of(self.log, self.running, self.strict, self.least)
 
     def __enter__(self) -> Acceleration:
@@ -202,12 +203,12 @@ class Acceleration(Displayed):
 
     def _called(
         self,
-        plain: Any,
+        plain: BaseEstimator,
         ours: type,
         name: str,
         plainly: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> Any:
         """Compute a call on the engines or by scikit-learn's method `plainly`, and leave a line in the log."""
         fits, X = "fit" in name, args[0] if args else kwargs.get("X", kwargs.get("X_test"))
@@ -234,9 +235,11 @@ class Acceleration(Displayed):
         self._add(plain, name, shape, reason, kind=kind)
         return plainly(*args, **kwargs)
 
-    def _against(self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool, twin: Any) -> tuple[str, str]:
+    def _against(
+        self, plain: BaseEstimator, X: object, shape: tuple[int, int] | None, fits: bool, twin: BaseEstimator | None
+    ) -> tuple[str, str]:
         """Return why scikit-learn has to compute a call, as kind and reason; empty if the engines can try."""
-        if isinstance(X, ShardedArray):
+        if isinstance(X, ShardedArray | Scan):
             return "", ""
         if find_current() is None:
             return "no cluster", self._excuse or _no_cluster(self._owner)
@@ -257,24 +260,31 @@ class Acceleration(Displayed):
             return "too small", f"{_values(shape)} fewer than {least:,}, from which on the engines are faster"
         return "", ""
 
-    def _in_favour(self, plain: Any, X: Any, shape: tuple[int, int] | None, fits: bool) -> str:
-        if isinstance(X, ShardedArray) or shape is None:
+    def _in_favour(self, plain: BaseEstimator, X: object, shape: tuple[int, int] | None, fits: bool) -> str:
+        if isinstance(X, ShardedArray | Scan) or shape is None:
             return "the rows are there"
         least = self._least(plain, fits)
         which = "the number that was given" if self.least is not None else "from which on the engines are faster"
         return f"{_values(shape)} at least {least:,}, {which}"
 
-    def _least(self, plain: Any, fits: bool) -> int | None:
+    def _least(self, plain: BaseEstimator, fits: bool) -> int | None:
         return self.least if self.least is not None else sizes_of(type(plain).__name__).least(fits)
 
     def _add(
-        self, plain: Any, name: str, shape: tuple[int, int] | None, reason: str, *, kind: str = "", engines: int = 0
+        self,
+        plain: BaseEstimator,
+        name: str,
+        shape: tuple[int, int] | None,
+        reason: str,
+        *,
+        kind: str = "",
+        engines: int = 0,
     ) -> None:
         data = "" if shape is None else f"{shape[0]:,} × {shape[1]:,}"
         again = not engines and self._has_said(plain, kind)
         self.log.add(Entry(type(plain).__name__, name, data, engines, kind, reason, again=again))
 
-    def _has_said(self, plain: Any, kind: str) -> bool:
+    def _has_said(self, plain: BaseEstimator, kind: str) -> bool:
         """Return whether the log says why an object stays in scikit-learn. If its fit stayed, so do other methods."""
         said = self._said.setdefault(plain, set())
         known = kind in said or (bool(said) and kind == _NOT_FITTED)
@@ -309,7 +319,7 @@ def _no_cluster(owner: int) -> str:
     return f"this process was forked, and only process {owner} can use the cluster"
 
 
-def _shape_of(X: Any, plain: Any) -> tuple[int, int] | None:
+def _shape_of(X: object, plain: BaseEstimator) -> tuple[int, int] | None:
     """Return the numbers of rows and columns of what may be rows; None for anything else."""
     if X is None and hasattr(plain, "n_samples_fit_"):  # neighbours of the rows of the fit
         return plain.n_samples_fit_, plain.n_features_in_

@@ -80,7 +80,7 @@ class AccelerationStatus(Displayed):
     lacking: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return {
             "on": self.on,
             "strict": self.strict,

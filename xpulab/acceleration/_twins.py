@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import find_current
+from xpulab.deploy.current import find_current
 from xpulab.exceptions import NoClusterError
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 __all__ = ["Refused", "Twins"]
 
@@ -35,9 +38,11 @@ class Twins:
     """
 
     def __init__(self) -> None:
-        self._held: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[BaseEstimator, tuple[BaseEstimator, dict[str, object]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def of(self, plain: Any) -> Any:
+    def of(self, plain: BaseEstimator) -> BaseEstimator | None:
         """Return the twin of a fitted object, with the present parameters; None if it has none."""
         if plain not in self._held:
             return None
@@ -55,7 +60,9 @@ class Twins:
         self._held[plain] = twin, dict(now)
         return twin
 
-    def fit(self, plain: Any, ours: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fit(
+        self, plain: BaseEstimator, ours: type, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
         """Call a method that fits, such as `fit_transform`, and return its result.
 
         Raises
@@ -77,12 +84,14 @@ class Twins:
         self._take(plain, twin)
         return plain if result is twin else result
 
-    def call(self, plain: Any, twin: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, plain: BaseEstimator, twin: BaseEstimator, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
         """Call a method of a fitted object that does not fit; errors are those of `fit`."""
         with _refusing(plain, args):
             return getattr(twin, name)(*args, **kwargs)
 
-    def _take(self, plain: Any, twin: Any) -> None:
+    def _take(self, plain: BaseEstimator, twin: BaseEstimator) -> None:
         """Give the object the fitted attributes of its twin, as scikit-learn sets them."""
         vars(twin).pop("resume", None)
         state = vars(twin.to_sklearn())
@@ -91,7 +100,7 @@ class Twins:
         vars(plain).update(state, **kept)
         self._held[plain] = twin, dict(vars(plain))
 
-    def _resumable(self, plain: Any, twin: Any) -> None:
+    def _resumable(self, plain: BaseEstimator, twin: BaseEstimator) -> None:
         """After an interrupt, let `xpulab.interrupted().resume()` continue the fit of the object, and return it."""
         cluster = find_current()
         if cluster is None or cluster.interrupted is not twin:
@@ -111,7 +120,7 @@ class Twins:
 
 
 @contextlib.contextmanager
-def _refusing(plain: Any, args: tuple[Any, ...]) -> Iterator[None]:
+def _refusing(plain: BaseEstimator, args: tuple[object, ...]) -> Iterator[None]:
     """Turn an error about arguments into `Refused`, and take back random numbers that were drawn before it.
 
     Whether the arguments are wrong, or only xpulab does not take them, scikit-learn's own method shows.

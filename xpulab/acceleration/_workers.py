@@ -9,12 +9,12 @@ from typing import Any
 import joblib.parallel
 from joblib._parallel_backends import LokyBackend
 
-from xpulab.deploy.cluster import find_current
+from xpulab.deploy.current import find_current
 
 __all__ = ["joined"]
 
 
-def joined(begin: Callable[..., None], *arguments: Any) -> Callable[[], None]:
+def joined(begin: Callable[..., None], *arguments: object) -> Callable[[], None]:
     """Let joblib's workers call a function when they start, while a cluster is active here.
 
     joblib passes an initialiser to its workers. The backend that this function registers under joblib's name adds one.
@@ -35,7 +35,7 @@ def joined(begin: Callable[..., None], *arguments: Any) -> Callable[[], None]:
     started: weakref.WeakSet[Any] = weakref.WeakSet()
 
     class Backend(LokyBackend):
-        def configure(self, *args: Any, **kwargs: Any) -> Any:
+        def configure(self, *args: object, **kwargs: object) -> Any:
             cluster = find_current()
             given = {*kwargs, *getattr(self, "backend_kwargs", {})}
             if cluster is None or "initializer" in given:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from xpulab._sklearn import StrOptions, _fit_context
 from xpulab.basic_statistics._statistics import OPTIONS, statistics
 from xpulab.checks import check_array
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.current import current_ranks
 from xpulab.estimator.proxy import Proxy
 
 __all__ = ["BasicStatistics"]
@@ -67,7 +68,9 @@ class BasicStatistics(Proxy, BaseEstimator):
         return any(hasattr(self, f"{name}_") for name in OPTIONS)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> BasicStatistics:
+    def fit(
+        self, X: Any, y: npt.ArrayLike | ShardedArray | None = None, *, sample_weight: npt.ArrayLike | None = None
+    ) -> BasicStatistics:
         """Compute the statistics of each column.
 
         Parameters
@@ -131,14 +134,14 @@ class BasicStatistics(Proxy, BaseEstimator):
 
     def _facts(self, method: str, X: Any, sample_weight: Any, reset: bool) -> dict[str, np.ndarray]:
         """Return the moments of the columns, from the ranks."""
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=reset)
         weights = self._weights(sample_weight, X, only_non_negative=False)
         if method == "fit":
             self._forget()
         with self._fitting(X, weights):
             answer = self._ask(cluster, method, "moments_of_weighted", X, sample_weight=weights)
-            found: dict[str, np.ndarray] = answer.results[0]["moments"]
+            found: dict[str, np.ndarray] = vars(answer.results[0]["moments"])
         return found
 
     def _show(self, facts: dict[str, np.ndarray]) -> None:

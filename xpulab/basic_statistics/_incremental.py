@@ -6,10 +6,12 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from xpulab._sklearn import Interval, _fit_context
 from xpulab.basic_statistics._basic import BasicStatistics
 from xpulab.basic_statistics._statistics import joined
+from xpulab.data import ShardedArray
 
 __all__ = ["IncrementalBasicStatistics"]
 
@@ -70,7 +72,12 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
         self.batch_size = batch_size
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> IncrementalBasicStatistics:
+    def fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> IncrementalBasicStatistics:
         """Compute the statistics of these rows, and forget all earlier rows.
 
         Parameters
@@ -99,7 +106,11 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, check_input: bool = True
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        check_input: bool = True,
     ) -> IncrementalBasicStatistics:
         """Add rows to the statistics. If the call is interrupted, the statistics stay as they were.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _BisectingTree, _fit_context, _openmp_effective_n_threads
 from xpulab.cluster._centers import CentersProxy
-from xpulab.deploy.cluster import current_cluster
-from xpulab.estimator.proxy import Result
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import checked_weights
+from xpulab.estimator.sending import Result
 
 __all__ = ["BisectingKMeans"]
 
@@ -86,6 +88,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
 
     #: 12 bytes per row for labels as in `KMeans`, and 16 for its place; and a copy of the rows that are split.
     _work_memory: ClassVar[tuple[float, float]] = (28.0, 1.0)
+    _every_row: float = 16.0  # of these, those on the host: the rows of each leaf
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
     _X_mean: np.ndarray
@@ -125,7 +128,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         if callable(self.init):
             raise TypeError(
                 "init is a callable, which needs the rows of each cluster in this process; pass init='random' or "
@@ -134,7 +137,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         X = self._checked(cluster, X, reset=True)
         if X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
-        weights = checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
         random = self._random_state = check_random_state(self.random_state)
         self._n_threads = _openmp_effective_n_threads()
         names = ("n_clusters", "init", "n_init", "max_iter", "bisecting_strategy")
@@ -150,12 +153,15 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
             self.labels_ = labels.value
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the cluster of each row: from the root of the tree, a row goes to the nearer of two centres.
 
         Parameters
         ----------
         X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -172,6 +178,8 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)

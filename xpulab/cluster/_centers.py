@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _openmp_effective_n_threads
-from xpulab.cluster._few import MOST_PRODUCTS, certain_labels
-from xpulab.estimator.proxy import Proxy, Result
+from xpulab.cluster._small_predict import MOST_PRODUCTS, certain_labels
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import checked_weights
+from xpulab.estimator.sending import Result
 
 __all__ = ["LEFT", "CentersProxy"]
 
@@ -28,7 +31,7 @@ class CentersProxy(Proxy, TransformerMixin):
 
     cluster_centers_: np.ndarray
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the index of the nearest centre of each row.
 
         For a few rows this process computes the labels, if this is faster than a message to the engines, and if the
@@ -37,6 +40,9 @@ class CentersProxy(Proxy, TransformerMixin):
         Parameters
         ----------
         X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -53,21 +59,26 @@ class CentersProxy(Proxy, TransformerMixin):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         labels, centers = Result(None, np.int32), self._centers(X)
         few = isinstance(X, np.ndarray) and X.size * len(centers) <= MOST_PRODUCTS
-        here = functools.partial(certain_labels, X, centers) if few else None
-        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, here=here, centers=centers)
+        locally = functools.partial(certain_labels, X, centers) if few else None
+        self._ask(cluster, "predict", "KMeans.predict", X, result=labels, compute_locally=locally, centers=centers)
         return labels.value
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the distance of each row to each centre.
 
         Parameters
         ----------
         X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -78,6 +89,8 @@ class CentersProxy(Proxy, TransformerMixin):
         NotFittedError, NoClusterError, ValueError, HandleError
             As `predict`.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
@@ -132,7 +145,7 @@ class CentersProxy(Proxy, TransformerMixin):
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
-        weights = checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
         answer = self._ask(
             cluster, "score", "KMeans.predict", X, sample_weight=weights, target=None, centers=self._centers(X)
         )

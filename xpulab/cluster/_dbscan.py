@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.cluster
 from sklearn.neighbors import NearestNeighbors
 
 from xpulab._sklearn import _fit_context
-from xpulab.checks import check_sample_weight
-from xpulab.data import ShardedArray, place_named
-from xpulab.deploy.cluster import current_cluster
+from xpulab.checks import check_sample_weight, place_named
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 from xpulab.deploy.tasks.answers import Answer
-from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.sending import Result
 from xpulab.neighbors._metric import Distance, distance_of
 
 __all__ = ["DBSCAN"]
@@ -101,7 +103,12 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
     _work_memory: ClassVar[tuple[float, float]] = (120.0, 4.0)
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DBSCAN:
+    def fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> DBSCAN:
         """Cluster the rows.
 
         Parameters
@@ -134,24 +141,29 @@ class DBSCAN(Proxy, sklearn.cluster.DBSCAN):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         distance = self._distance()
-        X = self._checked(cluster, X, reset=True)
-        weights = self._weights_of(sample_weight, X)
+        rows: Any = self._checked(cluster, X, reset=True)
+        weights = self._weights_of(sample_weight, rows)
         with np.errstate(over="ignore"):
             limit = float(np.float64(self.eps) ** distance.power)
         found = Result(2, np.int64)
-        with self._fitting(X, weights):
+        with self._fitting(rows, weights):
             answer = self._ask(
-                cluster, "fit", "density", X, sample_weight=weights, result=found, metric=distance.metric, limit=limit,
-                min_samples=int(self.min_samples), components=isinstance(X, ShardedArray),
+                cluster, "fit", "density", rows, sample_weight=weights, result=found, metric=distance.metric,
+                limit=limit, min_samples=int(self.min_samples), components=isinstance(rows, ShardedArray),
             )  # fmt: skip
             self.labels_ = found.value[:, 0].astype(np.intp)
             self.core_sample_indices_ = np.flatnonzero(found.value[:, 1])
-            self.components_ = self._cores(X, answer)
+            self.components_ = self._cores(rows, answer)
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def fit_predict(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> np.ndarray:
         """Call `fit`, and return the cluster of each row.
 
         Parameters

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,41 +15,70 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from xpulab._sklearn import _fit_context, _is_arraylike_not_scalar
+from xpulab._sklearn import Interval, _fit_context, _is_arraylike_not_scalar
 from xpulab.checks import check_array
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.proxy import Result
-from xpulab.estimator.resumable import Job, ResumableFit
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import checked_weights
+from xpulab.estimator.sending import Result
+from xpulab.scanning import Scan
 
 __all__ = ["KMeans"]
 
 
+class _Seeded:
+    """The generator of an integer `random_state`, of which nobody can see what a fit has drawn.
+
+    Its first state is computed once: that takes a tenth of a millisecond, which is long for a loop of small fits.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def get_state(self) -> Any:
+        """Return the first state."""
+        return _state_of(self._seed)
+
+    def set_state(self, state: Any) -> None:
+        """Do nothing."""
+
+
+@functools.lru_cache(maxsize=64)
+def _state_of(seed: int) -> Any:
+    return np.random.RandomState(seed).get_state()
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
-    random: np.random.RandomState
+class _Input(FitInput):
+    random: np.random.RandomState | _Seeded
     init: Any
     n_clusters: int
     tol: float
+    init_size: int | None
 
 
-class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
+class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
     """K-means clustering on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.KMeans`, for any number of engines. The same
     initial centres give the same labels, and the same centres and inertia to 1e-10 in float64 and 1e-5 in float32. A
     row that is equally close to two centres, up to rounding, may get either label. Rows stay on the devices for the
-    whole fit; an iteration sends only centres and partial sums.
+    whole fit; an iteration sends only centres and partial sums. Of files that do not fit into the engines' memory (see
+    ``memory`` of `xpulab.XPUCluster`), the devices keep a part, and each iteration reads the other rows again.
 
     Parameters
     ----------
     n_clusters : int, default=8
         Number of clusters, and of centres to find.
     init : {"k-means++", "random"}, callable or array-like of shape (n_clusters, n_features), default="k-means++"
-        How the initial centres are chosen. "k-means++" is scikit-learn's greedy k-means++ [1]_, over the rows of
-        all engines. A callable gets the centred rows in this process, so X must be an array, not a `ShardedArray`.
+        How the initial centres are chosen. "k-means++" is scikit-learn's greedy k-means++ [1]_, over the rows of all
+        engines. For files that do not fit it takes a pass for each centre, and the centres are then drawn by k-means||
+        [3]_ in six passes: five draw two rows for each centre, the last one counts the rows near to each, and weighted
+        k-means++ chooses among them; or, with `init_size`, k-means++ over a sample. A callable gets the centred rows in
+        this process, so X must be an array, not a `ShardedArray`.
     n_init : "auto" or int, default="auto"
         Number of runs from different initial centres; the best run is kept. "auto" is 10 for "random" and callables,
         and 1 otherwise.
@@ -68,6 +99,10 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
     algorithm : {"lloyd", "elkan"}, default="lloyd"
         Accepted for compatibility with scikit-learn. Both give the same result, which is computed with Lloyd's
         algorithm [2]_.
+    init_size : int, optional
+        For "k-means++" of files that do not fit: the number of rows, drawn by weight with replacement, among which
+        greedy k-means++ chooses the centres, instead of k-means||. One pass gathers them. It has no effect on rows that
+        fit. scikit-learn's class does not have it.
 
     Attributes
     ----------
@@ -94,6 +129,8 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
     ----------
     .. [1] D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, 1027-1035.
     .. [2] S. P. Lloyd, "Least squares quantization in PCM", IEEE Transactions on Information Theory 28 (1982), 129-137.
+    .. [3] B. Bahmani, B. Moseley, A. Vattani, R. Kumar, S. Vassilvitskii, "Scalable k-means++", Proceedings of the VLDB
+       Endowment 5 (2012), 622-633.
 
     Examples
     --------
@@ -114,11 +151,43 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
     _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
+    @property
+    def _every_row(self) -> float:  # type: ignore[override]
+        """Bytes of a label on the host; and of those of the best run."""
+        label = np.min_scalar_type(-self.n_clusters).itemsize
+        return label if getattr(self, "_n_init", 1) == 1 else 2 * label
+
     _task: ClassVar[str] = "KMeans.fit"
     _left: ClassVar[tuple[str, str]] = LEFT
+    _own: ClassVar[tuple[str, ...]] = ("report_", "init_size")
+    init_size: int | None = None  # also of scikit-learn's objects in accel
+    _parameter_constraints: ClassVar[Mapping[str, Any]] = {
+        **sklearn.cluster.KMeans._parameter_constraints,
+        "init_size": [Interval(Integral, 1, None, closed="left"), None],
+    }
     _fitted: ClassVar[tuple[str, ...]] = (
         "cluster_centers_", "labels_", "inertia_", "n_iter_", "n_features_in_", "_n_features_out"
     )  # fmt: skip
+
+    def __init__(
+        self,
+        n_clusters: Any = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: Any = "auto",
+        max_iter: Any = 300,
+        tol: Any = 1e-4,
+        verbose: Any = 0,
+        random_state: Any = None,
+        copy_x: Any = True,
+        algorithm: Any = "lloyd",
+        init_size: Any = None,
+    ) -> None:
+        super().__init__(
+            n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol, verbose=verbose,
+            random_state=random_state, copy_x=copy_x, algorithm=algorithm,
+        )  # fmt: skip
+        self.init_size = init_size
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -126,9 +195,9 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
 
         Parameters
         ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix, ShardedArray or Scan of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
-            (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
+            (``np.load(path, mmap_mode="r")``) and a scan of files are read by the engines themselves.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -154,16 +223,17 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
             `labels_` are those of the last iteration. `resume` continues the fit, also as
             ``xpulab.interrupted().resume()``.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=True)
         n_init, init = self._checked_init(X)
-        weights = checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
         if isinstance(init, str) and init == "random" and weights is not None:
             _require_enough(weights.gather() if isinstance(weights, ShardedArray) else weights, self.n_clusters)
-        random = check_random_state(self.random_state)
+        seeded = type(self.random_state) is int and not callable(self.init)
+        random: Any = _Seeded(self.random_state) if seeded else check_random_state(self.random_state)
         if callable(self.init):
             init = self._called_init(X, random, n_init)
-        job = _Job(
+        checked = _Input(
             X=X,
             weights=weights,
             random=random,
@@ -172,11 +242,12 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
             n_clusters=self.n_clusters,
             max_iter=self.max_iter,
             tol=float(self.tol),
+            init_size=self.init_size,
             parameters=self.get_params(deep=False),
         )
-        return self._run(cluster, job)
+        return self._run(cluster, checked)
 
-    def _checked(self, cluster: XPUCluster, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
+    def _checked(self, cluster: Ranks, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
         # If the user's function draws the initial centres, it needs checked rows before they are sent.
         return super()._checked(cluster, X, reset=reset, look_now=look_now or (reset and callable(self.init)), **rules)
 
@@ -212,10 +283,11 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
 
     def _called_init(self, X: Any, random: np.random.RandomState, n_init: int) -> list[np.ndarray]:
         """Get the initial centres of each run from the user's function, which gets centred rows, as in scikit-learn."""
-        if isinstance(X, ShardedArray):
+        if isinstance(X, ShardedArray | Scan):
+            rows = "X.read()" if isinstance(X, Scan) else "X.gather()"
             raise TypeError(
-                "init is a callable, which needs the rows in this process, and X is a ShardedArray; pass the centres: "
-                "init=function(X.gather(), n_clusters, random_state), or X itself as an array"
+                f"init is a callable, which needs the rows in this process, and X is a {type(X).__name__}; pass the "
+                f"centres: init=function({rows}, n_clusters, random_state), or X itself as an array"
             )
         mean = 0 if sparse.issparse(X) else X.mean(axis=0, dtype=np.float64).astype(X.dtype)
         starts = []
@@ -226,24 +298,25 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
             starts.append((centers + mean).astype(X.dtype))
         return starts
 
-    def _room(self, job: _Job) -> int:
+    def _room(self, checked: _Input) -> int:
         # Two sets of centres, the shift, the generator, and small values.
-        return (2 * job.n_clusters + 1) * job.X.shape[1] * job.X.dtype.itemsize + (16 << 10)
+        return (2 * checked.n_clusters + 1) * checked.X.shape[1] * checked.X.dtype.itemsize + (16 << 10)
 
-    def _labels(self, job: _Job) -> Result:
+    def _labels(self, checked: _Input) -> Result:
         return Result(None, np.int32)
 
-    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
+    def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
         return {
-            "random": job.random.get_state(),
-            "init": job.init,
-            "n_clusters": job.n_clusters,
-            "n_init": job.n_init,
-            "max_iter": job.max_iter,
-            "tol": job.tol,
+            "random": checked.random.get_state(),
+            "init": checked.init,
+            "n_clusters": checked.n_clusters,
+            "n_init": checked.n_init,
+            "max_iter": checked.max_iter,
+            "tol": checked.tol,
+            "init_size": checked.init_size,
         }
 
-    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
         unit = state["unit"]
         self._set((state["centers"] + state["shift"]) * unit, state["inertia"] * unit * unit, state["iteration"])
         if labels is not None:
@@ -251,7 +324,7 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
         elif "labels_" in vars(self):
             del self.labels_
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
+    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
         if self.verbose:
             print("Initialization complete", *_words(answer), sep="\n")
         n_clusters = len(answer["centers"])
@@ -262,7 +335,7 @@ class KMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.KMeans):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        job.random.set_state(answer["random"])
+        checked.random.set_state(answer["random"])
         self._set(answer["centers"], answer["inertia"], answer["n_iter"])
         self.labels_ = labels
 

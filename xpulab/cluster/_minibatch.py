@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,17 +17,20 @@ from xpulab._sklearn import _fit_context, _is_arraylike_not_scalar, _labels_iner
 from xpulab.checks import check_array
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.blas import one_thread
-from xpulab.estimator.proxy import Result
-from xpulab.estimator.resumable import Job, ResumableFit
+from xpulab.estimator.columns import bounds_in
+from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import checked_weights
+from xpulab.estimator.sending import Result
+from xpulab.scanning import Scan
 
 __all__ = ["MiniBatchKMeans"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
+class _Input(FitInput):
     random: np.random.RandomState
     n_clusters: int
     compute_labels: bool
@@ -35,7 +38,7 @@ class _Job(Job):
     options: dict[str, Any]
 
 
-class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatchKMeans):
+class MiniBatchKMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.MiniBatchKMeans):
     """K-means on small batches of the rows, on all engines of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.cluster.MiniBatchKMeans`, for any number of engines. The
@@ -103,6 +106,12 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
     rounding. In float32 more rows are, and scikit-learn rounds the centres to float32 after each step, while xpulab
     keeps them in float64. Two fits may then take different ways, and end after different numbers of steps.
 
+    Of files that are larger than the engines' memory, one pass gathers the rows of the next batches, 64 MiB of them.
+    They are the rows that are drawn one batch after the other in memory: each row of a batch is any of all rows, with
+    the chance of its weight. Only the new places of centres then come from another generator, which follows from the
+    same `random_state`, so that they do not change the rows of batches that are drawn ahead. The result is the same
+    for any number of engines and any memory.
+
     References
     ----------
     .. [1] D. Sculley, "Web-scale k-means clustering", WWW 2010, 1177-1178.
@@ -118,6 +127,7 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
 
     #: 8 bytes per row for the sums from which batches are drawn, and 12 for its label at the end.
     _work_memory: ClassVar[tuple[float, float]] = (20.0, 0.0)
+    _every_row: float = 12.0  # of these, those on the host
     _rules: ClassVar[dict[str, Any]] = {"accept_sparse": "csr"}
 
     _task: ClassVar[str] = "MiniBatchKMeans.fit"
@@ -161,14 +171,14 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
             If the user interrupted the fit. All engines have stopped after the same step; `cluster_centers_` are those
             of this step. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=True)
         self._keep_sizes(X)
-        weights = checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
         random = check_random_state(self.random_state)
         self._n_threads = _openmp_effective_n_threads()
         n_steps = (self.max_iter * X.shape[0]) // self._batch_size
-        job = _Job(
+        checked = _Input(
             X=X,
             weights=weights,
             random=random,
@@ -185,7 +195,7 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
             },
             parameters=self.get_params(deep=False),
         )
-        return self._run(cluster, job)
+        return self._run(cluster, checked)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MiniBatchKMeans:
@@ -212,11 +222,11 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
         KeyboardInterrupt
             If the user interrupted the call; the centres are those before it.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         fitted = hasattr(self, "cluster_centers_")
         X = self._checked(cluster, X, reset=not fitted)
         self._random_state = getattr(self, "_random_state", check_random_state(self.random_state))
-        weights = checked_weights(sample_weight, X)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
         self.n_steps_ = getattr(self, "n_steps_", 0)
         if not fitted:
             self._keep_sizes(X)
@@ -262,24 +272,30 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
         self._validate_center_shape(X, init)
         return init
 
-    def _some(self, cluster: XPUCluster, X: Any, weights: Any, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return some of the rows and their weights in this process; rows of a handle come from the engines."""
-        if isinstance(X, ShardedArray):
+    def _some(self, cluster: Ranks, X: Any, weights: Any, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return some of the rows and their weights in this process; those of handles and scans come from engines."""
+        scan = X if isinstance(X, Scan) and X.files else None
+        if isinstance(X, ShardedArray) or scan is not None:
             with cluster.outgoing() as outgoing:
                 if isinstance(weights, ShardedArray):
                     sent: Any = weights.source(cluster)
                 else:
                     sent = None if weights is None else outgoing.send(weights)
-                payload = {"source": X.source(cluster), "weights": sent, "chosen": chosen}
+                if scan is None:
+                    source = X.source(cluster)
+                else:  # they read it in one pass, and keep nothing
+                    source = replace(scan.block_rows(bounds_in(X, cluster.size)), kept=[0] * cluster.size)
+                payload = {"source": source, "weights": sent, "chosen": chosen}
                 found = cluster.call("MiniBatchKMeans.rows", payload).results[0]
-            return found["chosen"], found["weights"]
+            some = found["chosen"]
+            return sparse.csr_matrix(*some) if isinstance(some, tuple) else some, found["weights"]
         some = X[chosen] if sparse.issparse(X) else np.ascontiguousarray(X[chosen], X.dtype)
         numbers: Any = some.data if sparse.issparse(some) else some
         if not np.isfinite(numbers).all():
             check_array(X, accept_sparse="csr", estimator=self, input_name="X")  # raises scikit-learn's error
         return some, np.ones(len(chosen), X.dtype) if weights is None else weights[chosen]
 
-    def _drawn(self, cluster: XPUCluster, X: Any, weights: Any, random: np.random.RandomState, init: Any) -> np.ndarray:
+    def _drawn(self, cluster: Ranks, X: Any, weights: Any, random: np.random.RandomState, init: Any) -> np.ndarray:
         """Return initial centres from a sample of the rows, as scikit-learn's `_init_centroids`."""
         n = X.shape[0]
         chosen = random.randint(0, n, self._init_size) if self._init_size < n else np.arange(n)
@@ -289,9 +305,9 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
         squares = row_norms(some, squared=True)
         return np.asarray(self._init_centroids(some, squares, init, random, some_weights))
 
-    def _best_start(self, cluster: XPUCluster, job: _Job) -> np.ndarray:
+    def _best_start(self, cluster: Ranks, checked: _Input) -> np.ndarray:
         """Return the best of `n_init` initial centres for a second sample, as scikit-learn's fit chooses them."""
-        X, weights, random = job.X, job.weights, job.random
+        X, weights, random = checked.X, checked.weights, checked.random
         init = self._checked_init(X)
         validation = random.randint(0, X.shape[0], self._init_size)
         if self._n_init == 1 and not self.verbose:
@@ -311,49 +327,51 @@ class MiniBatchKMeans(ResumableFit[_Job], CentersProxy, sklearn.cluster.MiniBatc
         assert best is not None
         return best
 
-    def _room(self, job: _Job) -> int:
+    def _room(self, checked: _Input) -> int:
         # Centres and counts, the generator, and small values.
-        return job.n_clusters * (job.X.shape[1] + 1) * 8 + (16 << 10)
+        return checked.n_clusters * (checked.X.shape[1] + 1) * 8 + (16 << 10)
 
-    def _labels(self, job: _Job) -> Result | None:
-        return Result(None, np.int32) if job.compute_labels else None
+    def _labels(self, checked: _Input) -> Result | None:
+        return Result(None, np.int32) if checked.compute_labels else None
 
-    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
-        start = self._best_start(cluster, job) if state is None else state["centers"]
+    def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
+        start = self._best_start(cluster, checked) if state is None else state["centers"]
         return {
             "centers": start,
-            "random": job.random.get_state(),
-            "total": _total(job.weights, job.X),
-            "tol": job.tol,
-            "options": job.options,
+            "random": checked.random.get_state(),
+            "total": _total(checked.weights, checked.X),
+            "tol": checked.tol,
+            "options": checked.options,
         }
 
-    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
         with contextlib.suppress(AttributeError):
             del self.labels_
-        self._set(job, state, state["centers"].astype(job.X.dtype))
+        self._set(checked, state, state["centers"].astype(checked.X.dtype))
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
+    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
         for line in answer["said"]:
             print(line)
-        self._set(job, answer["state"], answer["centers"])
-        if job.compute_labels:
+        self._set(checked, answer["state"], answer["centers"])
+        if checked.compute_labels:
             self.labels_, self.inertia_ = labels, answer["inertia"]
             return
         with contextlib.suppress(AttributeError):
             del self.labels_
-        self.inertia_ = self._ewa_inertia * _weight(job.weights, job.X) if self._ewa_inertia is not None else np.nan
+        self.inertia_ = (
+            self._ewa_inertia * _weight(checked.weights, checked.X) if self._ewa_inertia is not None else np.nan
+        )
 
-    def _set(self, job: _Job, state: dict[str, Any], centers: np.ndarray) -> None:
+    def _set(self, checked: _Input, state: dict[str, Any], centers: np.ndarray) -> None:
         """Set what a step changes; `partial_fit` goes on from it."""
-        job.random.set_state(state["random"])
-        self._random_state = job.random
+        checked.random.set_state(state["random"])
+        self._random_state = checked.random
         self.cluster_centers_ = centers
         self._n_features_out = len(centers)
         self._counts, self._n_since_last_reassign = state["counts"], state["since"]
         self._ewa_inertia, self._ewa_inertia_min = state["average"], state["least"]
         self._no_improvement, self.n_steps_ = state["stale"], state["iteration"]
-        self.n_iter_ = int(np.ceil(self.n_steps_ * job.options["batch_size"] / job.X.shape[0]))
+        self.n_iter_ = int(np.ceil(self.n_steps_ * checked.options["batch_size"] / checked.X.shape[0]))
 
 
 def _total(weights: Any, X: Any) -> float | None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import re
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xpulab.calls import interruptible
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.merging import merged
-from xpulab.deploy.tasks.users_code import LINES, CellInterrupted, CellOutput, raise_for_users, results_of
+from xpulab.deploy.tasks.users_code import LINES, CellInterrupted, CellOutput, Following, raise_for_users, results_of
 from xpulab.deploy.tasks.variables import checked_ranks, received
-from xpulab.deploy.watch.signals import interruptible
-from xpulab.exceptions import UsageError
 from xpulab.report import usage
 from xpulab.report.rendering import in_notebook
+from xpulab.sharing.answers import Reply
 
-__all__ = ["CellInterrupted", "CellOutput", "run_cell"]
+__all__ = ["Cell", "CellInterrupted", "CellOutput", "run_cell"]
 
 _numbers = itertools.count(1)
+_OF_IPYTHON = re.compile(r"^\s*[%!?]|=\s*[%!]|\?\s*$", re.MULTILINE)  # a line that may not be Python
 
 
 def run_cell(
@@ -34,7 +37,7 @@ def run_cell(
         Its `last_output` is set to the output of this cell.
     source : str
         Python code, which can use ``comm`` (mpi4py's), ``rank``, ``size``, ``device``, ``queue`` and the variables of
-        earlier cells.
+        earlier cells, ``await``, and IPython's magics and commands (``%timeit``, ``!ls``).
     ranks : sequence of int, optional
         Ranks that run the cell; ``comm`` then contains only these. All ranks by default.
     out : sequence of str
@@ -45,7 +48,7 @@ def run_cell(
     SyntaxError
         If the source is not valid Python; nothing was sent.
     UsageError
-        If a rank does not exist, or if the source has a command of IPython (``%timeit``, ``!ls``).
+        If a rank does not exist.
     EngineError
         If the cell raised an exception; the message has each distinct traceback with its ranks.
     CellInterrupted
@@ -55,30 +58,65 @@ def run_cell(
     EngineLostError
         If an engine ended or stood still; new engines were started, unless the cluster has ``recover=False``.
     """
-    ranks = checked_ranks(ranks, cluster.size)
-    name = f"<%%xpu cell {next(_numbers)}>"
-    _require_python(source, name)
-    payload = {"source": source, "name": name, "ranks": ranks, "out": list(out), "profile": usage.wanted()}
-    title = name.strip("<>")
-    with interruptible(title), cluster.following() as following:
-        try:
-            replies = cluster.replies("%%xpu", {**payload, "transcripts": following.paths}, following)
-        finally:
-            following.finish()
-            cluster.last_output = CellOutput(following.printed(), {})
-    results = results_of(replies, title)
-    output = CellOutput(
-        {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
-        {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
-        figures={rank: result["figures"] for rank, result in enumerate(results) if result.get("figures")},
-    )
-    cluster.last_output = output
+    cell = Cell(cluster, source, ranks, out)
+    with interruptible(cell.title), cluster.tasks.following() as following:
+        replies = cell.replies(following, following)
+    output = cell.output(replies, following)
     for line in merged(output.results, LINES):
         print(line)
     _show_figures(output.figures)
-    raise_for_users(replies, results, title)
-    output.values = {each: [received(results[rank]["out"][each]) for rank in ranks] for each in out}
-    return output
+    return cell.checked(output, replies)
+
+
+class Cell:
+    """A cell for the engines. The parameters and the errors are those of `run_cell`.
+
+    Attributes
+    ----------
+    title : str
+        Its name in messages.
+    """
+
+    def __init__(
+        self, cluster: XPUCluster, source: str, ranks: Sequence[int] | None = None, out: Sequence[str] = ()
+    ) -> None:
+        self.ranks, self.tasks = checked_ranks(ranks, cluster.size), cluster.tasks
+        name = f"<%%xpu cell {next(_numbers)}>"
+        source, self.title, self._out = _python_of(source), name.strip("<>"), list(out)
+        compile(source, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        self._payload = {
+            "source": source,
+            "name": name,
+            "ranks": self.ranks,
+            "out": self._out,
+            "profile": usage.wanted(),
+        }
+
+    def replies(self, following: Following, watch: Callable[[Any, int], None]) -> list[Reply]:
+        """Run the cell, and return the reply of each rank."""
+        try:
+            return self.tasks.replies("%%xpu", {**self._payload, "transcripts": following.paths}, watch)
+        finally:
+            following.finish()
+            self.tasks.last_output = CellOutput(following.printed(), {})
+
+    def output(self, replies: list[Reply], following: Following) -> CellOutput:
+        """Return the output of the cell, which is the last one of the cluster."""
+        self._results = results = results_of(replies, self.title, self.tasks.engines)
+        self.tasks.last_output = output = CellOutput(
+            {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
+            {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
+            figures={rank: result["figures"] for rank, result in enumerate(results) if result.get("figures")},
+        )
+        return output
+
+    def checked(self, output: CellOutput, replies: list[Reply]) -> CellOutput:
+        """Return the output with the requested variables, or raise the error of the ranks."""
+        raise_for_users(replies, self._results, self.title)
+        output.values = {
+            each: [received(self._results[rank]["out"][each]) for rank in self.ranks] for each in self._out
+        }
+        return output
 
 
 def _show_figures(figures: dict[int, list[bytes]]) -> None:
@@ -101,20 +139,15 @@ def _show_figures(figures: dict[int, list[bytes]]) -> None:
             print(f"{title}; its PNG is in xpulab.current_cluster().last_output.figures[{first}][{number}]")
 
 
-def _require_python(source: str, name: str) -> None:
-    try:
-        compile(source, name, "exec")
-    except SyntaxError as error:
-        line = (source.splitlines() or [""])[(error.lineno or 1) - 1].strip()
-        if not line.startswith(("%", "!")):
-            raise
-        instead = "subprocess.run(..., shell=True)" if line.startswith("!") else "timeit.timeit(...) or %%xpu_profile"
-        raise UsageError(
-            f"line {error.lineno}: {line}\nan engine runs plain Python and not IPython's commands; instead, type: "
-            f"{instead}"
-        ) from None
+def _python_of(source: str) -> str:
+    """Return the Python code of a cell with IPython's magics and commands, which then call those of the rank."""
+    if not _OF_IPYTHON.search(source):
+        return source
+    from IPython.core.inputtransformer2 import TransformerManager  # a process without cells need not import IPython
+
+    return TransformerManager().transform_cell(source)
 
 
-def _omitted(result: dict[str, Any]) -> str:
+def _omitted(result: Mapping[str, object]) -> str:
     omitted = result.get("omitted")
     return f"\n… {omitted:,} more characters, which xpulab did not keep" if omitted else ""

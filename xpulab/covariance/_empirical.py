@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.covariance
 from sklearn.covariance import log_likelihood
 from sklearn.utils.validation import check_is_fitted
@@ -14,9 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.covariance._products import about, root
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.blas import few_threads
-from xpulab.estimator.proxy import Proxy, Result
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.sending import Result
+from xpulab.sharing.answers import Products
 
 __all__ = ["EmpiricalCovariance"]
 
@@ -74,7 +81,9 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         return hasattr(self, "covariance_")
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> EmpiricalCovariance:
+    def fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
+    ) -> EmpiricalCovariance:
         """Compute the mean and the covariance of the columns.
 
         Parameters
@@ -103,15 +112,15 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
-        X = self._checked(cluster, X, reset=True)
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True)
         self._forget()
-        with self._fitting(X):
-            self.location_, covariance = self._moments(cluster, "fit", X)
+        with self._fitting(rows):
+            self.location_, covariance = self._moments(cluster, "fit", rows)
             self._set_covariance(covariance)
         return self
 
-    def score(self, X_test: Any, y: Any = None) -> float:
+    def score(self, X_test: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> float:
         """Return the mean log-likelihood of the rows under a Gaussian with the fitted mean and covariance.
 
         Parameters
@@ -138,11 +147,11 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X_test, reset=False)
-        found = self._ask(cluster, "score", "products", X, centre=True).results[0]["products"]
-        covariance = about(self.location_, found["weight"], found["mean"], found["gram"])
+        found: Products = self._ask(cluster, "score", "products", X, centre=True).results[0]["products"]
+        covariance = about(self.location_, found.weight, found.mean, found.gram)
         return float(log_likelihood(covariance, self.get_precision()))
 
-    def mahalanobis(self, X: Any) -> np.ndarray:
+    def mahalanobis(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the squared Mahalanobis distance of each row from the mean.
 
         The engines multiply the rows by a square root of the precision matrix, in the dtype of X.
@@ -150,6 +159,9 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -166,29 +178,31 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.mahalanobis, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
+        rows: Any = self._checked(cluster, X, reset=False)
         matrix = root(self.get_precision())
-        shift = self.location_.astype(X.dtype)
+        shift = self.location_.astype(rows.dtype)
         offset = (shift - self.location_.astype(np.float64)) @ matrix  # the rounding error of the shift
         # The smallest numbers of a dtype have an inverse that is too large for it.
-        unit = 2.0 ** max(int(np.frexp(np.abs(matrix).max())[1]) - np.finfo(X.dtype).maxexp * 3 // 4, 0)
+        unit = 2.0 ** max(int(np.frexp(np.abs(matrix).max())[1]) - np.finfo(rows.dtype).maxexp * 3 // 4, 0)
         distances = Result(None, np.float64)
         self._ask(
             cluster,
             "mahalanobis",
             "squared_lengths",
-            X,
+            rows,
             result=distances,
-            matrix=(matrix / unit).astype(X.dtype),
+            matrix=(matrix / unit).astype(rows.dtype),
             shift=shift,
-            offset=(offset / unit).astype(X.dtype),
+            offset=(offset / unit).astype(rows.dtype),
         )
         found: np.ndarray = distances.value
         return found if unit == 1 else found * unit * unit
 
-    def _moments(self, cluster: XPUCluster, method: str, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _moments(self, cluster: Ranks, method: str, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the covariance of the columns.
 
         With `assume_centered` these are zeros and the mean products of the columns.
@@ -198,9 +212,9 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
         """
         if X.shape[0] == 1 and method == "fit":
             warnings.warn("Only one sample available. You may want to reshape your data array", stacklevel=4)
-        found = self._ask(cluster, method, "products", X, centre=True).results[0]["products"]
-        location = np.zeros(X.shape[1]) if self.assume_centered else found["mean"]
-        return location, about(location, found["weight"], found["mean"], found["gram"])
+        found: Products = self._ask(cluster, method, "products", X, centre=True).results[0]["products"]
+        location = np.zeros(X.shape[1]) if self.assume_centered else found.mean
+        return location, about(location, found.weight, found.mean, found.gram)
 
     def _set_covariance(self, covariance: np.ndarray) -> None:
         with ONE_AT_A_TIME, few_threads(len(covariance)):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy.typing as npt
 import sklearn.covariance
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import Interval, _fit_context
 from xpulab.covariance._empirical import EmpiricalCovariance
 from xpulab.covariance._products import joined
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 
 __all__ = ["IncrementalEmpiricalCovariance"]
 
@@ -87,7 +89,9 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         self.copy = copy
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> IncrementalEmpiricalCovariance:
+    def fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
+    ) -> IncrementalEmpiricalCovariance:
         """Compute the mean and the covariance of these rows, and forget all earlier rows.
 
         Parameters
@@ -122,7 +126,9 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> IncrementalEmpiricalCovariance:
+    def partial_fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None, check_input: bool = True
+    ) -> IncrementalEmpiricalCovariance:
         """Add rows to the mean and the covariance. If the call is interrupted, both stay as they were.
 
         Parameters
@@ -167,7 +173,7 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         return plain
 
     def _see(self, method: str, X: Any) -> IncrementalEmpiricalCovariance:
-        cluster = current_cluster()
+        cluster = current_ranks()
         first = not hasattr(self, "covariance_")
         X = self._checked(cluster, X, reset=first)
         with self._fitting(X):

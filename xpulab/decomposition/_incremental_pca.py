@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.decomposition
 from sklearn.utils import gen_batches
 
@@ -15,7 +16,8 @@ from xpulab.data import ShardedArray
 from xpulab.decomposition._merging import Batch, State, batch_of, merged
 from xpulab.decomposition._projecting import Projecting
 from xpulab.decomposition._spectrum import rounded
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 
 __all__ = ["IncrementalPCA"]
 
@@ -75,7 +77,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> IncrementalPCA:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> IncrementalPCA:
         """Find the principal components of the rows, batch by batch.
 
         Parameters
@@ -105,23 +107,25 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
-        X = self._checked(cluster, X, reset=True)
-        n_samples, n_features = X.shape
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True)
+        n_samples, n_features = rows.shape
         self._require_columns(n_features)
         batch_size = 5 * n_features if self.batch_size is None else self.batch_size
         slices = list(gen_batches(n_samples, batch_size, min_batch_size=self.n_components or 0))
-        with self._fitting(X):
+        with self._fitting(rows):
             self.batch_size_ = batch_size
             state, last = None, n_samples
-            for batch in self._batches(cluster, "fit", X, [(each.start, each.stop) for each in slices]):
+            for batch in self._batches(cluster, "fit", rows, [(each.start, each.stop) for each in slices]):
                 state, last = self._with(state, batch), batch.n_samples
             assert state is not None
-            self._keep(state, last, X.dtype if len(slices) == 1 else np.float64)
+            self._keep(state, last, rows.dtype if len(slices) == 1 else np.float64)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> IncrementalPCA:
+    def partial_fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None, check_input: bool = True
+    ) -> IncrementalPCA:
         """Update the components with one batch of rows.
 
         Parameters
@@ -144,10 +148,10 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         KeyboardInterrupt
             If the user interrupted the call; the components stay as they were.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         first = not hasattr(self, "components_")
-        X = self._checked(cluster, X, reset=first)
-        n_samples, n_features = X.shape
+        rows: Any = self._checked(cluster, X, reset=first)
+        n_samples, n_features = rows.shape
         self._require_columns(n_features)
         if first and self.n_components is not None and self.n_components > n_samples:
             raise ValueError(
@@ -156,9 +160,9 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
             )
         state = None if first else self._state()
         self._n_components(state, n_samples, n_features)  # raises before anything is sent
-        with self._fitting(X):
-            (batch,) = self._batches(cluster, "partial_fit", X, [(0, n_samples)])
-            self._keep(self._with(state, batch), n_samples, X.dtype if first else np.float64)
+        with self._fitting(rows):
+            (batch,) = self._batches(cluster, "partial_fit", rows, [(0, n_samples)])
+            self._keep(self._with(state, batch), n_samples, rows.dtype if first else np.float64)
         return self
 
     def _require_columns(self, n_features: int) -> None:
@@ -181,7 +185,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     def _with(self, state: State | None, batch: Batch) -> State:
         return merged(state, batch, self._n_components(state, batch.n_samples, len(batch.mean)))
 
-    def _batches(self, cluster: XPUCluster, method: str, X: Any, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
+    def _batches(self, cluster: Ranks, method: str, X: Any, bounds: list[tuple[int, int]]) -> Iterator[Batch]:
         """Get the batches from the engines. Each task asks for as many triangles as `_ANSWER_BYTES` allows."""
         columns = X.shape[1] + 1
         most = max(stop - start for start, stop in bounds)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.decomposition
 from sklearn.covariance import log_likelihood
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import fast_logdet
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _fit_context, _get_output_config
+from xpulab._sklearn import _fit_context
 from xpulab.covariance._products import about
 from xpulab.data import ShardedArray
 from xpulab.decomposition._projecting import Projecting
@@ -24,8 +26,12 @@ from xpulab.decomposition._spectrum import (
     rounded,
     truncated_components,
 )
-from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.proxy import Result
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.sending import Result
+from xpulab.scanning import scanned
+from xpulab.sharing.answers import Products
 
 __all__ = ["PCA"]
 
@@ -94,7 +100,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> PCA:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> PCA:
         """Find the principal components of the rows.
 
         Parameters
@@ -127,7 +133,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> Any:
         """Call `fit`, and return the projections of the same rows.
 
         With svd_solver="randomized" the projections are the left singular vectors times the singular values, as in
@@ -149,17 +155,18 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `fit`.
         """
-        framed = _get_output_config("transform", self)["dense"] != "default"
+        self._require_no_frames(X)
         with self._sent_once(X):
-            projections = self._fit_rows(X, not (framed and isinstance(X, ShardedArray) and X.stays))
+            projections = self._fit_rows(X, True)
             return self.transform(X) if projections is None else projections
 
     def _fit_rows(self, X: Any, projected: bool) -> Any:
         """Fit the rows; return the projections if `projected`, and if the fit computes them, and otherwise None."""
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=True)
         solver, n_components = self._decided(X.shape)
-        result = Result(n_components, X.dtype, rows=True) if projected and solver == "randomized" else None
+        with_fit = projected and solver == "randomized" and scanned(X) is None  # files may not fit
+        result = Result(n_components, X.dtype, rows=True) if with_fit else None
         with self._fitting(X):
             found = self._found(cluster, X, solver, n_components, result)
             self._fit_svd_solver = solver
@@ -168,12 +175,15 @@ class PCA(Projecting, sklearn.decomposition.PCA):
                 setattr(self, name, value)
         return None if result is None else result.value
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the log-likelihood of each row under the fitted model.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -190,18 +200,20 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.score_samples, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
+        rows: Any = self._checked(cluster, X, reset=False)
         precision = self._in_float64().get_precision()
         factors, vectors = np.linalg.eigh((precision + precision.T) / 2)
-        constant = -0.5 * (X.shape[1] * np.log(2.0 * np.pi) - fast_logdet(precision))
-        result = Result(None, X.dtype)
+        constant = -0.5 * (rows.shape[1] * np.log(2.0 * np.pi) - fast_logdet(precision))
+        result = Result(None, rows.dtype)
         self._ask(
             cluster,
             "score_samples",
             "quadratic_forms",
-            X,
+            rows,
             result=result,
             shift=self.mean_,
             matrix=vectors,
@@ -210,7 +222,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         )
         return result.value
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> float:
         """Return the mean log-likelihood of the rows under the fitted model.
 
         Parameters
@@ -225,10 +237,10 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         """
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
+        rows: Any = self._checked(cluster, X, reset=False)
         # The mean likelihood depends on the mean and the covariance of the rows only.
-        found = self._ask(cluster, "score", "products", X, centre=True).results[0]["products"]
-        covariance = about(self.mean_.astype(np.float64), found["weight"], found["mean"], found["gram"])
+        found: Products = self._ask(cluster, "score", "products", rows, centre=True).results[0]["products"]
+        covariance = about(self.mean_.astype(np.float64), found.weight, found.mean, found.gram)
         return float(log_likelihood(covariance, self._in_float64().get_precision()))
 
     def _in_float64(self) -> PCA:
@@ -264,9 +276,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             raise ValueError(f"n_components={n_components} must be strictly less than {between}")
         return solver, n_components
 
-    def _found(
-        self, cluster: XPUCluster, X: Any, solver: str, n_components: Any, result: Result | None
-    ) -> dict[str, Any]:
+    def _found(self, cluster: Ranks, X: Any, solver: str, n_components: Any, result: Result | None) -> dict[str, Any]:
         """Return the fitted attributes in float64."""
         n_samples, n_features = X.shape
         if solver == "randomized":
@@ -285,7 +295,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             return {"mean_": found["mean"], **truncated}
         if solver == "covariance_eigh":
             answer = self._ask(cluster, "fit", "products", X, centre=True).results[0]
-            found, r = answer["products"], answer.get("r")
+            found, r = vars(answer["products"]), answer.get("r")
             parts = of_covariance(found["gram"] / (n_samples - 1), n_samples) if r is None else of_triangle(r)
         else:
             found = self._ask(cluster, "fit", "triangular", X, or_gram=True).results[0]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.current import current_ranks
 from xpulab.estimator.proxy import TransformerProxy
+from xpulab.estimator.results_in_files import in_file
 
 __all__ = ["Projecting"]
 
@@ -20,12 +23,16 @@ class Projecting(TransformerProxy, TransformerMixin):
 
     components_: np.ndarray
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Project rows on the components.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+            `TruncatedSVD` takes CSR matrices, too.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -43,6 +50,8 @@ class Projecting(TransformerProxy, TransformerMixin):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         if not len(self.components_):
             return self._without_components(X)
@@ -51,12 +60,15 @@ class Projecting(TransformerProxy, TransformerMixin):
         matrix = self.components_.T / np.maximum(scale, smallest)
         return self._transformed("transform", "project", X, matrix.shape[1], matrix=matrix, shift=self._middle())
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Return the rows whose projections on the components are X.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_components)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -74,6 +86,8 @@ class Projecting(TransformerProxy, TransformerMixin):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.inverse_transform, X, out)
         check_is_fitted(self)
         n_components, n_features = self.components_.shape
         matrix = np.sqrt(self._variance())[:, None] * self.components_
@@ -100,5 +114,5 @@ class Projecting(TransformerProxy, TransformerMixin):
             raise ValueError(
                 f"this {type(self).__name__} has no components, and rows on engines need at least one column"
             )
-        X = self._checked(current_cluster(), X, reset=False, look_now=True)
+        X = self._checked(current_ranks(), X, reset=False, look_now=True)
         return np.empty((X.shape[0], 0), X.dtype)

@@ -1,186 +1,54 @@
-"""`XPUCluster`: the life of the engines of one user, from their start to their end."""
+"""`XPUCluster`: the engines of one user, and what one can do with them."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import multiprocessing
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from typing import Any, cast
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from xpulab._version import __version__
-from xpulab.advice import to_start
-from xpulab.deploy.jobs.submission import Submission
-from xpulab.deploy.launchers import choice as schedulers
-from xpulab.deploy.launchers.scheduler import Job, JobEnded, Wanted
-from xpulab.deploy.mpi.command import HERE, Ranks
-from xpulab.deploy.network.addresses import Address
+from xpulab.calls import interruptible, public_methods
+from xpulab.deploy.life import LifeOfEngines
 from xpulab.deploy.options import Attribute, StartOptions, taking
-from xpulab.deploy.plan.plan import Plan
-from xpulab.deploy.plan.probe import DeviceInfo, core_ranges, probe
-from xpulab.deploy.planning import PlannedEngines
-from xpulab.deploy.processes.processes import Launched, Processes
+from xpulab.deploy.plan.probe import DeviceInfo, probe
+from xpulab.deploy.planning import Planning
 from xpulab.deploy.processes.record import choose
+from xpulab.deploy.registry import Registry
 from xpulab.deploy.status import ClusterStatus, engine_statuses
-from xpulab.deploy.surroundings import about_open_files, warn_of_packages
-from xpulab.deploy.tasks.conversation import LOGS, not_running
+from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.deploy.tasks.ending import end_call
+from xpulab.deploy.tasks.engines import Engines, Remembering, not_running
+from xpulab.deploy.tasks.last import last_of_engines
 from xpulab.deploy.tasks.rows import RowsOnEngines
-from xpulab.deploy.watch.signals import interruptible, uninterrupted
+from xpulab.deploy.tasks.variables import VariablesOnEngines
 from xpulab.deploy.watch.silence import SILENT
-from xpulab.exceptions import (
-    ClusterError,
-    ClusterStartError,
-    NoClusterError,
-    OversubscribedWarning,
-    XpulabError,
-)
-from xpulab.report import progress
+from xpulab.exceptions import ClusterError
+from xpulab.names import Named
+from xpulab.report.fit import FitReport
 from xpulab.report.rendering import Displayed, counted
+from xpulab.sharing.descriptions import EngineDescription
 
-__all__ = [
-    "XPUCluster",
-    "at_the_last_end",
-    "current_cluster",
-    "find_current",
-    "in_place_of_cluster",
-    "latest_cluster",
-    "latest_start",
-]
+__all__ = ["XPUCluster", "clusters"]
 
-_clusters: list[XPUCluster] = []  # the running clusters; the last one is active
-_latest: list[XPUCluster] = []  # the cluster that was active last, which may have ended; then one that did not start
-_of_parent: list[XPUCluster] = []  # in a forked process: the clusters that its parent uses
-_at_the_last_end: list[Callable[[], None]] = []
-
-#: The ranks that take the place of a cluster; only `xpulab.spmd` sets it.
-_ranks: ContextVar[RowsOnEngines | None] = ContextVar("xpulab_ranks", default=None)
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
-_ONE_JOB = (
-    "instead, type n_jobs=1 or leave n_jobs away: all engines of the cluster work on each fit anyway. For fits side by "
-    "side, type: with joblib.parallel_backend('threading')"
-)
-_WORKER = (
-    "worker processes, as n_jobs=2 starts them, have no cluster: only the process that started it can use it, and "
-    f"processes that call xpulab.XPUCluster.attach().\n{_ONE_JOB}"
-)
+def _by(
+    part: Callable[[XPUCluster], T], method: Callable[Concatenate[T, P], R]
+) -> Callable[Concatenate[XPUCluster, P], R]:
+    """Return a method of a cluster that is a method of one of its parts, and has its documentation."""
+
+    @functools.wraps(method)
+    def call(self: XPUCluster, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(part(self), *args, **kwargs)
+
+    return call
 
 
-class _InWorker(BaseException):
-    """Ends the work of a joblib worker process. The process that waits for the worker gets a `NoClusterError`.
-
-    It does not derive from `Exception`, because scikit-learn takes an `Exception` for the failure of one fit, and goes
-    on with the others.
-    """
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NoClusterError, self.args
-
-
-def find_current() -> XPUCluster | None:
-    """The active cluster, or None. A forked process has none at first: its parent owns the sockets."""
-    return _clusters[-1] if _clusters else None
-
-
-def _leave_to_parent() -> None:
-    """In a forked process: forget the clusters of the parent, which goes on to use them."""
-    _of_parent[:] = _clusters or _of_parent
-    _clusters.clear()
-    _latest.clear()
-    _at_the_last_end.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-@contextlib.contextmanager
-def in_place_of_cluster(ranks: RowsOnEngines) -> Iterator[None]:
-    """A context in which `current_cluster` returns these ranks, of which this process is one, in place of a cluster."""
-    token = _ranks.set(ranks)
-    try:
-        yield
-    finally:
-        _ranks.reset(token)
-
-
-def current_cluster() -> XPUCluster:
-    """The active cluster: the running cluster that was started or activated last.
-
-    Raises
-    ------
-    NoClusterError
-        If no cluster is running.
-    """
-    if (ranks := _ranks.get()) is not None:
-        return cast("XPUCluster", ranks)
-    cluster = find_current()
-    if cluster is None and multiprocessing.parent_process() is not None:
-        kind = _InWorker if "loky" in type(multiprocessing.current_process()).__module__ else NoClusterError
-        raise kind(f"{_of_parent[-1].forked()}\nif n_jobs=2 has started it: {_ONE_JOB}" if _of_parent else _WORKER)
-    if cluster is None and _of_parent:
-        raise _of_parent[-1].forked()
-    if cluster is None:
-        if _latest and _latest[0]._left:
-            raise not_running(_latest[0]._left)
-        raise NoClusterError(f"no cluster is running; type: {to_start()}")
-    return cluster
-
-
-def latest_cluster() -> XPUCluster:
-    """The active cluster, or the one that was active last and has ended.
-
-    Raises
-    ------
-    NoClusterError
-        If this process has had no cluster.
-    """
-    return find_current() or next(filter(_has_run, _latest), None) or current_cluster()
-
-
-def latest_start() -> XPUCluster:
-    """The active cluster, or the one whose start was tried last: it has ended, or has not started.
-
-    Raises
-    ------
-    NoClusterError
-        If this process has had no cluster.
-    """
-    return find_current() or next(reversed(_latest), None) or current_cluster()
-
-
-def _has_run(cluster: XPUCluster) -> bool:
-    return cluster._seconds_to_start is not None
-
-
-def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
-    """Call a function when this process no longer has a cluster: the last one has ended, or was detached.
-
-    New engines that replace lost ones, and `XPUCluster.restart`, are no end.
-
-    Returns
-    -------
-    callable
-        A function that takes back the request. Repeated calls do nothing.
-    """
-    _at_the_last_end.append(call)
-
-    def take_back() -> None:
-        if call in _at_the_last_end:
-            _at_the_last_end.remove(call)
-
-    return take_back
-
-
-def _tell_of_an_end() -> None:
-    if find_current() is None:
-        for call in _at_the_last_end.copy():
-            call()
-
-
-class XPUCluster(PlannedEngines, Displayed):
+@public_methods()
+class XPUCluster(Remembering, Named, Displayed):
     """A cluster of MPI engines, by default one per device.
 
     Parameters
@@ -235,6 +103,10 @@ class XPUCluster(PlannedEngines, Displayed):
         the use of a processor or of a GPU. If all of several engines are silent at the same time, as when a laptop
         sleeps, they get ten times as long. An engine that runs your own code (`run`, ``%%xpu``) gets ten times as long,
         too, and a message tells you after this many seconds.
+    memory : str or float, optional
+        Memory for rows on all engines of a host together: bytes, such as ``"4GB"``, or a share of what is free, by
+        default 0.6. It can be changed at any time. A fit that takes rows in passes keeps what fits of a file, and reads
+        the rest again in each pass; other calls refuse what does not fit.
     detach : bool
         Whether the cluster outlives this process, until someone stops it; see `attach`.
     display : {"full", "compact", "none"}
@@ -250,11 +122,13 @@ class XPUCluster(PlannedEngines, Displayed):
     ----------
     last_report : FitReport or None
         Report of the last call of an estimator.
+    history : History
+        The calls of this process on the cluster; `xpulab.board` and ``%xpu_cluster board`` show them, too.
     interrupted : estimator or None
         The estimator whose fit was interrupted last, and can be resumed; see `xpulab.interrupted`.
     last_output : CellOutput or None
         Output of the last cell, or function of `run`, on the engines.
-    facts : list of dict
+    facts : list of EngineDescription
         Description that each engine sent when it started, by rank.
     unheard : dict of int to float
         Rank -> seconds without a sign of life, for ranks that a running call has not heard for 5 s or longer.
@@ -271,23 +145,142 @@ class XPUCluster(PlannedEngines, Displayed):
     array([1, 1, 0, 0], dtype=int32)
     """
 
+    _internal = frozenset({
+        "call", "called", "engines", "entries", "known_as", "life", "made_handle", "options", "outgoing", "planning",
+        "receive", "recovers", "release_with", "require_handle", "require_room", "rows", "stopped", "tasks", "that_fit",
+        "variables",
+    })  # fmt: skip
+
+    n = Attribute(lambda options: options.n)
+    device_filter = Attribute(lambda options: options.devices, "devices")
+    strict = Attribute(lambda options: options.strict)
+    env = Attribute(lambda options: options.variables)
+    hosts = Attribute(lambda options: options.hosts)
+    hostfile = Attribute(lambda options: options.hostfile)
+    ssh_config = Attribute(lambda options: options.ssh_config)
+    launcher = Attribute(lambda options: options.launcher)
+    nodes = Attribute(lambda options: options.nodes)
+    time = Attribute(lambda options: options.time)
+    partition = Attribute(lambda options: options.partition)
+    job_args = Attribute(lambda options: options.job_args)
+    mpi = Attribute(lambda options: options.mpi)
+    mpi_args = Attribute(lambda options: options.mpi_args)
+    ports = Attribute(lambda options: options.ports)
     timeout = Attribute(lambda options: options.timeout)
+    recover = Attribute(lambda options: options.recover)
+    silence = Attribute(lambda options: options.silence)
+    memory = Attribute(lambda options: options.memory)
     detached = Attribute(lambda options: options.detach, "detach")
+    display = Attribute(lambda options: options.display)  # jedi fails on a property that returns a Literal
     name = Attribute(lambda options: options.name)
 
     @taking(StartOptions)
     def __init__(self, options: StartOptions) -> None:
-        super().__init__(options)
-        self.last_report: Any = None
-        self.interrupted: Any = None
-        self._plan: Plan | None = None
-        self._submission: Submission | None = None
-        self._seconds_to_start: float | None = None
-        self._last_words = ""
+        self.engines: Engines = Engines(options)
+        self.planning: Planning = Planning(self.engines)
+        self.tasks: Conversation = Conversation(self.engines)
+        self.rows: RowsOnEngines = RowsOnEngines(self.tasks, self)
+        self.variables: VariablesOnEngines = VariablesOnEngines(self.tasks, self.rows, self)
+        self.life: LifeOfEngines[XPUCluster] = LifeOfEngines(
+            self, clusters, self.engines, self.planning, self.tasks, self.rows
+        )
+        self.engines.life = self.life
 
-    @interruptible("devices")
+    run = _by(lambda self: self.tasks, Conversation.run)
+    call = _by(lambda self: self.tasks, Conversation.call)
+    outgoing = _by(lambda self: self.rows, RowsOnEngines.outgoing)
+    scatter = _by(lambda self: self.rows, RowsOnEngines.scatter)
+    receive = _by(lambda self: self.rows, RowsOnEngines.receive)
+    entries = _by(lambda self: self.rows, RowsOnEngines.entries)
+    made_handle = _by(lambda self: self.rows, RowsOnEngines.made_handle)
+    handles = _by(lambda self: self.rows, RowsOnEngines.handles)
+    release = _by(lambda self: self.rows, RowsOnEngines.release)
+    load_npy = _by(lambda self: self.rows, RowsOnEngines.load_npy)
+    release_with = _by(lambda self: self.rows, RowsOnEngines.release_with)
+    require_handle = _by(lambda self: self.rows, RowsOnEngines.require_handle)
+    require_room = _by(lambda self: self.rows, RowsOnEngines.require_room)
+    that_fit = _by(lambda self: self.rows, RowsOnEngines.that_fit)
+
+    push = _by(lambda self: self.variables, VariablesOnEngines.push)
+    pull = __getitem__ = _by(lambda self: self.variables, VariablesOnEngines.pull)
+    __setitem__ = _by(lambda self: self.variables, VariablesOnEngines.put)
+    _ipython_key_completions_ = _by(lambda self: self.variables, VariablesOnEngines.keys)
+    __iter__ = None
+    names = _by(lambda self: self.variables, VariablesOnEngines.names)
+
+    plan = _by(lambda self: self.planning, Planning.plan)
+    logs = _by(lambda self: self.life, LifeOfEngines.logs)
+
+    @property
+    def options(self) -> StartOptions:
+        """The options of the next start."""
+        return self.engines.options
+
+    @options.setter
+    def options(self, options: StartOptions) -> None:
+        self.engines.options = options
+
+    @property
+    def running(self) -> bool:
+        """Whether this object has running engines."""
+        return self.engines.running
+
+    @property
+    def size(self) -> int:
+        """Number of engines."""
+        return self.engines.size
+
+    @property
+    def facts(self) -> list[EngineDescription]:
+        """Description that each engine sent when it started, by rank."""
+        return self.engines.facts
+
+    @property
+    def unheard(self) -> dict[int, float]:
+        """Rank -> seconds without a sign of life."""
+        return self.engines.unheard
+
+    @property
+    def attached(self) -> bool:
+        """Whether another process started the cluster."""
+        return self.engines.attached
+
+    @property
+    def recovers(self) -> bool:
+        """Whether calls continue after engines are lost."""
+        return self.engines.recovers
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the running cluster's plan. They do not mention other clusters."""
+        return self.planning.warnings
+
+    @property
+    def last_output(self) -> Any:
+        """Output of the last cell, or function of `run`, on the engines."""
+        return self.tasks.last_output
+
+    @property
+    def interrupted(self) -> Any:
+        """The estimator whose fit was interrupted last, and can be resumed."""
+        return self.engines.interrupted
+
+    @interrupted.setter
+    def interrupted(self, estimator: Any) -> None:
+        self.engines.interrupted = estimator
+
+    @property
+    def known_as(self) -> str:
+        """The name under which other processes find the cluster; empty if it has none and is not running."""
+        return self.engines.known_as
+
+    @property
+    def label(self) -> str:
+        """Name and size for messages about several clusters, such as ``"lab (2 engines)"``."""
+        return f"{self.known_as or 'not running'} ({counted(self.size, 'engine')})"
+
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices of this host that the oneAPI runtime offers."""
+        """Return the devices of this host that the oneAPI runtime offers."""
         return probe().devices
 
     @interruptible("start", "; no engine is left running")
@@ -305,110 +298,8 @@ class XPUCluster(PlannedEngines, Displayed):
         CallInterrupted
             If the user interrupted the start; no process is left running.
         """
-        self._require_not_forked()
-        if self.running:
-            return self
-        options, self._owner = self.options, os.getpid()
-        self._require_settings()
-        self._words_before = ""
-        begun = time.monotonic()
-        report = progress.TaskReport("xpulab: start the cluster")
-        report.display = options.display
-        with progress.open(report) as handle:
-            say = _teller(handle)
-            say("starting the controller and looking for devices")
-            named, job = self._where()
-            asked = self._requested()
-            elsewhere = bool(named or asked)
-            self._processes = processes = Launched(self._owner, options.name, silence=options.silence, hosts=elsewhere)
-            try:
-                if asked:
-                    named, job = self._submitted(processes, asked, say)
-                    elsewhere = bool(named)
-                chosen = self._planned(named, job) if elsewhere else None
-                self._start_controller(processes, chosen, say)
-                warn_of_packages()
-                if n := self._started_early(elsewhere):
-                    processes.start_engines(n, {}, self._command([Ranks(HERE, n)], ""))
-                self._plan = chosen or self._planned([], job)
-                n = len(self._plan.ranks)
-                handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
-                for warning in self._plan.warnings if not handle.told else ():
-                    _warn(warning)
-                self._await_engines(processes, self._plan, say)
-                self._seconds_to_start = time.monotonic() - begun
-                self._publish(processes)
-            except BaseException as error:
-                if cause := self._undo_start(error):
-                    raise ClusterStartError(cause) from None
-                raise
-            handle.report.done = n
-            handle.report.finish("finished", "\n".join([*self._plan.warnings, *self._about_others()]))
-        self.attached, self._left = False, ""
-        self._watch_handles()
-        return self.activate()
-
-    def _start_controller(self, processes: Launched, chosen: Plan | None, say: Callable[[str], None]) -> None:
-        """Start the controller, and the relay if the plan has engines on other hosts; None is for this host alone."""
-        if chosen is None:
-            processes.start_controller("", self._ports)  # while the drivers are asked, which takes about as long
-            return
-        say("connecting to the other hosts")
-        processes.start_relay(chosen, self._ssh_config, self.options.mpi)
-        processes.start_controller(chosen.address, self._ports)
-
-    def _await_engines(self, processes: Launched, chosen: Plan, say: Callable[[str], None]) -> None:
-        """Start the engines of the plan that have not been started, and wait until each of them answers."""
-        with processes.start(chosen, self._command_of(chosen), self.options.timeout, say):
-            self.facts = [answer["result"] for answer in self._exchange("describe", {}, None)]
-        self._open_board(processes)
-        processes.watch([fact["pid"] for fact in self._everyone if fact["here"]])
-        self._require_alive(processes)
-
-    def _undo_start(self, error: BaseException) -> str:
-        """End what a start has begun, after an error. Returns what has caused the error; empty if the error says it."""
-        with uninterrupted():
-            ended = str(error) if isinstance(error, JobEnded) else self._end_of_job()
-            self.stop()
-        _latest[:] = [*(each for each in _latest if _has_run(each) and each is not self), self]
-        if ended and isinstance(error, XpulabError):
-            return f"{ended}, before the engines had started\ntype: {self._to_go_on(over=True)}{LOGS}"
-        said = about_open_files(error)
-        return f"{said}\n{error}" if said else ""
-
-    @property
-    def known_as(self) -> str:
-        """The name under which other processes find the cluster; empty if it has none and is not running."""
-        return (self.options.name if self._processes is None else self._processes.record.name) or ""
-
-    @property
-    def label(self) -> str:
-        """Name and size for messages about several clusters, such as ``"lab (2 engines)"``."""
-        return f"{self.known_as or 'not running'} ({counted(self.size, 'engine')})"
-
-    def _about_others(self) -> list[str]:
-        """Messages about other clusters of this process that use the same cores or devices."""
-        mine = _places(self.facts)
-        others = [other for other in _clusters if other is not self and other.running]
-        return [
-            f"the cluster {other.label} of this process is still running and uses the same {_named(shared)}: together "
-            "they are slower; if you do not need it, call its stop()"
-            for other in others
-            if (shared := mine & _places(other.facts))
-        ]
-
-    def _publish(self, processes: Launched) -> None:
-        """Write the record with which other processes of this user find the cluster."""
-        assert self._plan is not None
-        settings = {**self.options.lasting(), "env": dict(self.options.variables)}
-        del settings["detach"], settings["name"]  # the record itself has them
-        processes.publish(
-            detached=self.options.detach,
-            settings=settings,
-            plan=self._plan.to_dict(),
-            facts=self.facts,
-            seconds_to_start=self._seconds_to_start,
-        )
+        self.life.start()
+        return self
 
     def activate(self) -> XPUCluster:
         """Make this cluster the active one, which estimators and magics use, if several are running.
@@ -419,12 +310,9 @@ class XPUCluster(PlannedEngines, Displayed):
             If the cluster is not running.
         """
         if not self.running:
-            raise not_running(self._left)
-        self._require_not_forked()
-        _latest[:] = [self]
-        _clusters.append(self)
-        if _clusters.count(self) > 1:  # removed afterwards, so that other threads always find an active cluster
-            _clusters.remove(self)
+            raise not_running(self.engines.left)
+        self.engines.require_not_forked()
+        clusters.activate(self)
         return self
 
     @classmethod
@@ -456,8 +344,9 @@ class XPUCluster(PlannedEngines, Displayed):
             of this package started it.
         """
         record = choose(name)
-        for cluster in _clusters:
-            if cluster._processes is not None and cluster._processes.record.folder == record.folder:
+        for cluster in clusters.running:
+            processes = cluster.engines.processes
+            if processes is not None and processes.record.folder == record.folder:
                 return cluster
         if record.version != __version__:
             raise ClusterError(
@@ -465,36 +354,15 @@ class XPUCluster(PlannedEngines, Displayed):
                 "attach from an environment with the same version"
             )
         cluster = cls(**record.settings, detach=record.detached, name=record.name)
-        cluster._seconds_to_start, cluster.attached = record.seconds_to_start, True
-        cluster._plan, cluster.facts = Plan.from_dict(record.plan), record.facts
-        cluster._processes = Processes(record)
-        try:
-            cluster._processes.attach(timeout)
-            cluster._open_board(cluster._processes)
-        except BaseException:
-            cluster._processes.leave()
-            raise
-        cluster._watch_handles()
-        return cluster.activate()
+        cluster.life.attach(record, timeout)
+        return cluster
 
     def detach(self) -> None:
         """Leave the cluster, which runs until someone stops it; see `attach`. Does nothing if it is not running.
 
         A cluster that another process started, and did not detach, still ends with that process.
         """
-        processes = self._processes
-        if processes is None:
-            return
-        self._require_not_forked()
-        if not self.attached:
-            processes.record.write(detached=True)
-        self._processes, self._left = None, processes.record.name
-        self._exit()
-        processes.leave()
-        if self._submission is not None:
-            self._submission.leave()
-            self._submission = None
-        _tell_of_an_end()
+        self.life.detach()
 
     def stop(self) -> None:
         """End every process of the cluster, for all attached processes. Does nothing if the cluster is not running.
@@ -504,49 +372,7 @@ class XPUCluster(PlannedEngines, Displayed):
         NoClusterError
             If this process was forked from the one that uses the cluster.
         """
-        self._require_not_forked()
-        self.interrupted = None
-        self._close(on_purpose=True)
-
-    def _close(self, on_purpose: bool, keep_job: bool = False) -> None:
-        processes, self._processes = self._processes, None
-        self._exit()
-        if keep_job and self._submission is not None and self._end_of_job():
-            self._job_over, keep_job = True, False
-        with uninterrupted():
-            if processes is not None:
-                self._last_words = processes.logs()
-                processes.stop(on_purpose, keep_job)
-            if not keep_job:
-                self._abandon()
-
-    def _abandon(self) -> None:
-        if self._submission is not None:
-            self._submission.end()
-            self._submission = None
-        _tell_of_an_end()
-
-    def _end_of_job(self) -> str:
-        """How the job that was submitted for the engines has ended; empty if it runs, or if there is none."""
-        if self._submission is None or self._submission.job is None:
-            return ""
-        job = self._submission.job
-        look = schedulers.asked(job.scheduler, job.id, self._processes.logs() if self._processes else "")
-        if look.state in ("ending", "ended"):
-            return self._submission.ended_soon() or f"{schedulers.label(job)} {look.words or 'has ended'}"
-        return ""
-
-    def _exit(self) -> None:
-        """Forget the cluster: it has stopped, or this process no longer uses it."""
-        if self in _clusters:
-            _clusters.remove(self)
-        if self._between is not None:
-            self._between.close()
-            self._between = None
-        if self._board is not None:
-            self._board.close()
-            self._board = None
-        self._forget_handles()
+        self.life.stop()
 
     def stop_call(self) -> str:
         """End the call that runs on the engines, of whichever process, such as one that has ended since.
@@ -561,24 +387,14 @@ class XPUCluster(PlannedEngines, Displayed):
         NoClusterError
             If the cluster is not running.
         """
-        self._require_running()
-        board = self._board
-        if board is None or not (number := int(board.ranks["task"].max())):
-            return ""
-        name: str = board.ranks["name"][board.ranks["task"].argmax()].decode()
-        board.cancel(number)
-        while (board.ranks["task"] == number).any():
-            self._require_running()
-            time.sleep(0.05)
-        board.forget(number)
-        return name
+        return end_call(self.engines)
 
     def end(self) -> None:
         """`detach` if the cluster is detached, or if another process started it; otherwise `stop`.
 
         Does nothing in a process that was forked from the one that uses the cluster, which goes on to use it.
         """
-        if not self._is_forked:
+        if not self.engines.is_forked:
             self.detach() if self.options.detach or self.attached else self.stop()
 
     def restart(self) -> XPUCluster:
@@ -591,10 +407,8 @@ class XPUCluster(PlannedEngines, Displayed):
         PlanError, DeviceNotFoundError, ClusterStartError
             As `start`.
         """
-        self._require_not_forked()
-        self.interrupted = None
-        self._close(on_purpose=True, keep_job=True)
-        return self.start()
+        self.life.restart()
+        return self
 
     def __enter__(self) -> XPUCluster:
         return self.start()
@@ -602,9 +416,8 @@ class XPUCluster(PlannedEngines, Displayed):
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    @interruptible("last")
-    def last(self) -> Any:
-        """The report of the latest call of an estimator on this cluster, also after the cluster was stopped.
+    def last(self) -> FitReport | None:
+        """Return the report of the latest call of an estimator on this cluster, also after the cluster was stopped.
 
         If this process made no call on a cluster that it has attached to, this is the latest call of any process, also
         of one that has ended. If that call still runs, this method shows its progress, and waits for its end. An
@@ -615,11 +428,8 @@ class XPUCluster(PlannedEngines, Displayed):
         FitReport or None
             None if there was no call.
         """
-        if self.last_report is not None or not self.attached:
-            return self.last_report
-        from xpulab.deploy.tasks.last import last_of_engines
-
-        return last_of_engines(self)
+        own: FitReport | None = self.last_report
+        return own if own is not None or not self.attached else last_of_engines(self.tasks)
 
     def resume(self) -> Any:
         """Continue the fit that was interrupted last on this cluster, which becomes the active one.
@@ -639,7 +449,7 @@ class XPUCluster(PlannedEngines, Displayed):
         return self.activate().stopped().resume()
 
     def stopped(self) -> Any:
-        """The estimator whose fit was interrupted last on this cluster; see `xpulab.interrupted`.
+        """Return the estimator whose fit was interrupted last on this cluster; see `xpulab.interrupted`.
 
         Raises
         ------
@@ -647,59 +457,33 @@ class XPUCluster(PlannedEngines, Displayed):
             If no fit was interrupted after an iteration had ended.
         """
         if self.interrupted is None:
-            from xpulab.deploy.tasks.resuming import NothingToResumeError
+            from xpulab.deploy.tasks.resuming import NothingToResumeError  # imports scikit-learn
 
             raise NothingToResumeError()
         return self.interrupted
 
     def status(self) -> ClusterStatus:
-        """The current state of engines, devices and memory."""
-        if not self.running or self._board is None or self._plan is None or self._processes is None:
+        """Return the current state of engines, devices and memory."""
+        engines, plan = self.engines, self.planning.chosen
+        processes, board = engines.processes, engines.board
+        if processes is None or board is None or plan is None:
             return ClusterStatus("stopped", 0)
-        if self._processes.ended() and self._processes.record.stopped:
+        ended = processes.ended()
+        if ended and processes.record.stopped:
             return ClusterStatus("stopped", 0)
-        state = "lost" if self._processes.ended() else "running"
-        engines = engine_statuses(self.facts, self._board.ranks, SILENT)
-        files = tuple(dict.fromkeys(fact["tiles"] for fact in self.facts if fact["tiles"]))
+        found = engine_statuses(self.facts, board.ranks, SILENT)
+        of_owner = f"ends with process {processes.record.owner[0]}" * self.attached
         return ClusterStatus(
-            state,
-            len(engines),
-            self._seconds_to_start,
-            engines,
-            self._plan.warnings,
-            files,
+            "lost" if ended else "running",
+            len(found),
+            self.life.seconds_to_start,
+            found,
+            plan.warnings,
+            tuple(dict.fromkeys(fact.launch_shapes for fact in self.facts if fact.launch_shapes)),
             id=self.options.name or "",
-            lives=self._lives(),
-            others=self._others(self._plan),
+            lives="detached" if self.options.detach else of_owner,
+            others=self.planning.others(plan),
         )
-
-    def _lives(self) -> str:
-        assert self._processes is not None
-        return (
-            "detached"
-            if self.options.detach
-            else f"ends with process {self._processes.record.owner[0]}" * self.attached
-        )
-
-    def logs(self, lines: int = 40) -> str:
-        """Last log lines of the controller and the engines, and what the ranks printed in the last cell.
-
-        After `stop`, these are the lines of the cluster that was stopped. After engines were lost, the lines of the
-        lost engines follow those of the new engines.
-
-        Parameters
-        ----------
-        lines : int
-            Number of lines of each log.
-
-        Returns
-        -------
-        str
-        """
-        words = self._processes.logs(lines) if self._processes else self._last_words
-        if self._words_before:
-            words += f"\n=== before new engines were started\n{self._words_before}"
-        return words
 
     def __repr__(self) -> str:
         return str(self.status())
@@ -709,50 +493,6 @@ class XPUCluster(PlannedEngines, Displayed):
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
 
-    def _submitted(self, processes: Launched, asked: Wanted, say: Callable[[str], None]) -> tuple[list[Address], Job]:
-        """Wait until a job runs that ends with this cluster; a job that the cluster has goes on. Returns its nodes."""
-        if self._submission is not None and not self._submission.ended:
-            self._submission.follow(processes.folder)
-        else:
-            assert self.options.launcher is not None
-            self._submission = Submission(processes.folder, self.options.launcher, asked, self._owner, self._ssh_config)
-        self._job_over = False
-        processes.keep_job(self._submission.pid)
-        job = self._submission.wait(say)
-        return self._nodes_of(job), job
 
-
-def _places(facts: list[dict[str, Any]]) -> set[tuple[str, int | str]]:
-    """What the engines use on their hosts: the cores of CPU devices, and the selectors of all other devices."""
-    return {
-        (fact["host"], place)
-        for fact in facts
-        for place in (fact["cores"] if fact["device"]["device_type"] == "cpu" else [fact["selector"]])
-    }
-
-
-def _named(places: set[tuple[str, int | str]]) -> str:
-    """The cores and devices as text for messages."""
-    cores = sorted({place for _, place in places if isinstance(place, int)})
-    devices = sorted({place for _, place in places if isinstance(place, str)})
-    return " and ".join([f"cores {core_ranges(cores)}"] * bool(cores) + devices)
-
-
-def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[str], None]:
-    def say(message: str) -> None:
-        handle.report.message = message
-        handle.update()
-
-    return say
-
-
-def _warn(message: str) -> None:
-    import warnings
-
-    warnings.warn(message, OversubscribedWarning, stacklevel=3)
-
-
-@atexit.register
-def _stop_all() -> None:
-    for cluster in _clusters.copy():
-        cluster.end()
+#: The clusters of this process.
+clusters: Registry[XPUCluster] = Registry()

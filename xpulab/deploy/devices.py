@@ -41,11 +41,11 @@ class Devices(Displayed):
     running: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return asdict(self)
 
     def used_by(self, device: DeviceInfo) -> str:
-        """Text that says which ranks use a device, or why it is idle.
+        """Return a text that says which ranks use a device, or why it is idle.
 
         For example ``"rank 0, 1"``, ``"rank 0 on tile 0; tile 1 idle: only 1 engine"`` or
         ``"idle: engines run on the GPU"``.

@@ -18,9 +18,11 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from xpulab.deploy.launchers import LAUNCHERS
+from xpulab.deploy.memory import memory, read_memory
 from xpulab.deploy.mpi.command import DEFAULT, NAMES, split
 from xpulab.deploy.network.ports import ports
 from xpulab.exceptions import UsageError
+from xpulab.names import naming_arguments
 from xpulab.report.display import DISPLAYS, Display
 
 __all__ = ["OPTIONS", "PLACES", "Attribute", "Option", "StartOptions", "count", "in_groups", "taking", "variable"]
@@ -59,6 +61,8 @@ class Option:
     values : tuple of str
         Values that completion offers. SYCL selectors are not among them, because finding these means asking the
         drivers.
+    others : tuple of str
+        Words that users may type in place of the option's name, for the message of an error.
     valid : callable
         Whether a value has the right type and range. The errors of a value that a plan reads come from the plan.
     expected : str
@@ -78,6 +82,7 @@ class Option:
     help: str
     argument: Mapping[str, Any]
     values: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     valid: Callable[[Any], bool] = lambda value: True
     expected: str = ""
     read: Callable[[Any], object] | None = None
@@ -96,7 +101,7 @@ class Option:
         return self.argument.get("action") == "append"
 
     def typed(self, value: Any) -> str:
-        """What a user types for a value as argparse returns it, or as `XPUCluster` takes it."""
+        """Return what a user types for a value as argparse returns it, or as `XPUCluster` takes it."""
         if isinstance(value, bool):
             return self.word if value else f"--no-{self.word[2:]}"
         if self.repeatable:
@@ -119,6 +124,7 @@ def _option(
     help: str,
     *,
     values: Sequence[str] = (),
+    others: str = "",
     valid: Callable[[Any], bool] = lambda value: True,
     expected: str = "",
     read: Callable[[Any], object] | None = None,
@@ -126,8 +132,9 @@ def _option(
     lasting: bool = True,
     **argument: Any,
 ) -> T:
-    """A field of `StartOptions`; the arguments are the attributes of `Option`, and those of ``add_argument``."""
-    about = Option(group, help, argument, tuple(values), valid, expected, read, at_once, lasting)
+    """Return a field of `StartOptions`; the arguments are the attributes of `Option`, and those of ``add_argument``."""
+    words = tuple(others.split())
+    about = Option(group, help, argument, tuple(values), words, valid, expected, read, at_once, lasting)
     return field(default=default, metadata={"option": about})
 
 
@@ -149,13 +156,21 @@ class StartOptions:
         If an option that has an effect at any time has a wrong value.
     """
 
-    n: int | None = _option(None, "placement", "number of engines; by default one per device", type=count, metavar="N")
+    n: int | None = _option(
+        None,
+        "placement",
+        "number of engines; by default one per device",
+        others="engines n-engines num-engines ranks workers processes np",
+        type=count,
+        metavar="N",
+    )
     _: KW_ONLY
     devices: str | None = _option(
         None,
         "placement",
         "gpu, cpu, or a SYCL selector such as level_zero:0",
         metavar="WHICH",
+        others="device gpu gpus cpu selector",
         values=("gpu", "cpu"),
         valid=_text_or_none,
         expected="gpu, cpu, or a selector such as level_zero:0",
@@ -173,13 +188,18 @@ class StartOptions:
         "placement",
         "set an environment variable on all engines, or with 1:NAME=VALUE on rank 1; repeatable",
         type=variable,
+        others="environment variable variables",
         action="append",
         metavar="NAME=VALUE",
         valid=lambda value: isinstance(value, Mapping),
         expected="a dict such as {'NAME': 'VALUE'}",
     )
     hosts: str | Sequence[str] | None = _option(
-        None, "hosts", "hosts on which engines run, as ssh knows them: node1,node2:4", metavar="A,B"
+        None,
+        "hosts",
+        "hosts on which engines run, as ssh knows them: node1,node2:4",
+        others="host machines servers",
+        metavar="A,B",
     )
     hostfile: str | os.PathLike[str] | None = _option(
         None, "hosts", "file that names a host on each line: node1, node1:4, or node1 slots=4", metavar="FILE"
@@ -194,12 +214,21 @@ class StartOptions:
         "of a job that is submitted, and ends with the engines",
         choices=LAUNCHERS,
         values=LAUNCHERS,
+        others="scheduler slurm pbs ssh",
     )
-    nodes: int | None = _option(None, "job", "number of nodes of the job; 1 by default", type=count, metavar="K")
+    nodes: int | None = _option(
+        None, "job", "number of nodes of the job; 1 by default", others="n-nodes", type=count, metavar="K"
+    )
     time: int | str | None = _option(
-        None, "job", "time limit of the job: minutes, or hours:minutes:seconds, days-hours:minutes", metavar="LIMIT"
+        None,
+        "job",
+        "time limit of the job: minutes, or hours:minutes:seconds, days-hours:minutes",
+        others="walltime time-limit",
+        metavar="LIMIT",
     )
-    partition: str | None = _option(None, "job", "partition or queue of the job; by default the site's", metavar="NAME")
+    partition: str | None = _option(
+        None, "job", "partition or queue of the job; by default the site's", others="queue", metavar="NAME"
+    )
     job_args: str | None = _option(
         None,
         "job",
@@ -250,10 +279,22 @@ class StartOptions:
         valid=_seconds,
         expected="a number of seconds above 0",
     )
+    memory: str | float | None = _option(
+        None,
+        "start",
+        "memory for rows on the engines of a host: bytes such as 4GB, or a share of the free memory; 0.6 by default. "
+        "What does not fit is read again in each pass",
+        type=memory,
+        metavar="SIZE",
+        others="memory-limit max-memory budget",
+        read=read_memory,
+        at_once=True,
+    )
     detach: bool = _option(
         False,
         "start",
         "keep the cluster running after this kernel ends; other kernels can attach to it",
+        others="keep background daemon",
         action="store_true",
     )
     display: Display = _option(
@@ -261,12 +302,14 @@ class StartOptions:
         "start",
         "how calls of estimators are shown",
         choices=DISPLAYS,
+        values=DISPLAYS,
+        others="show view verbose",
         valid=lambda value: value in DISPLAYS,
         expected=f"one of {', '.join(DISPLAYS)}",
         at_once=True,
         lasting=False,
     )
-    name: str | None = _option(None, "start", "name of the cluster, for attach")
+    name: str | None = _option(None, "start", "name of the cluster, for attach", others="label cluster id")
 
     def __post_init__(self) -> None:
         for name in ("hostfile", "ssh_config"):
@@ -289,7 +332,7 @@ class StartOptions:
             option.require(getattr(self, name))
 
     def lasting(self) -> dict[str, Any]:
-        """The options that belong to the engines, by name."""
+        """Return the options that belong to the engines, by name."""
         return {name: getattr(self, name) for name, option in OPTIONS.items() if option.lasting}
 
 
@@ -303,7 +346,7 @@ StartOptions.__init__.__qualname__ = "XPUCluster.__init__"
 
 
 def in_groups(*groups: str) -> list[str]:
-    """The names of the options in these groups."""
+    """Return the names of the options in these groups."""
     return [name for name, option in OPTIONS.items() if option.group in groups]
 
 
@@ -325,7 +368,7 @@ def taking(
 
         signature = found.replace(parameters=[itself, *found.parameters.values()], return_annotation="None")
         taken.__signature__ = signature  # type: ignore[attr-defined]
-        return taken
+        return naming_arguments(taken, {word: name for name, each in OPTIONS.items() for word in each.others})
 
     return decorated
 

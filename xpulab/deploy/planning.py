@@ -15,46 +15,47 @@ from xpulab.deploy.launchers.choice import SCHEDULERS
 from xpulab.deploy.launchers.scheduler import Job, Wanted
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.mpi.command import Command, Ranks, split
+from xpulab.deploy.mpi.command import Command, RanksOfHost, split
 from xpulab.deploy.network.addresses import Address, addresses
-from xpulab.deploy.network.ports import Ports, ports
-from xpulab.deploy.options import OPTIONS, Attribute, in_groups
+from xpulab.deploy.network.ports import Ports
+from xpulab.deploy.network.ports import ports as ports_of
+from xpulab.deploy.options import OPTIONS, StartOptions, in_groups
 from xpulab.deploy.plan.plan import Offer, Plan, plan
 from xpulab.deploy.plan.probe import Probe, probe
 from xpulab.deploy.processes.record import in_use
 from xpulab.deploy.processes.settings import ENGINES, engines_shown
 from xpulab.deploy.remote.hosts import interface_to, look
-from xpulab.deploy.tasks.variables import VariablesOnEngines
-from xpulab.deploy.watch.signals import interruptible
+from xpulab.deploy.tasks.engines import Engines
 from xpulab.exceptions import UsageError
 from xpulab.sharing.program import program
 
-__all__ = ["PlannedEngines"]
+__all__ = ["Planning"]
 
 
-class PlannedEngines(VariablesOnEngines):
-    """The options of a cluster about its engines, and the plan that follows from them."""
+class Planning:
+    """Where the engines of a cluster go: the plan that follows from its options.
 
-    n = Attribute(lambda options: options.n)
-    device_filter = Attribute(lambda options: options.devices, "devices")
-    strict = Attribute(lambda options: options.strict)
-    env = Attribute(lambda options: options.variables)
-    hosts = Attribute(lambda options: options.hosts)
-    hostfile = Attribute(lambda options: options.hostfile)
-    ssh_config = Attribute(lambda options: options.ssh_config)
-    launcher = Attribute(lambda options: options.launcher)
-    nodes = Attribute(lambda options: options.nodes)
-    time = Attribute(lambda options: options.time)
-    partition = Attribute(lambda options: options.partition)
-    job_args = Attribute(lambda options: options.job_args)
-    mpi = Attribute(lambda options: options.mpi)
-    mpi_args = Attribute(lambda options: options.mpi_args)
-    ports = Attribute(lambda options: options.ports)
-    _plan: Plan | None
+    Parameters
+    ----------
+    engines : Engines
 
-    @interruptible("plan")
+    Attributes
+    ----------
+    chosen : Plan or None
+        The plan of the engines that run, or ran last.
+    """
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self.chosen: Plan | None = None
+
+    @property
+    def options(self) -> StartOptions:
+        """The options of the cluster."""
+        return self._engines.options
+
     def plan(self, *, show: bool = False) -> Plan:
-        """Which engine would run on which device, and which of these devices other clusters use. Starts nothing.
+        """Return which engine would run on which device, and which of these devices other clusters use. Starts nothing.
 
         If `start` would submit a job, its nodes are not known. The result then is the plan of the job, without devices.
 
@@ -72,17 +73,18 @@ class PlannedEngines(VariablesOnEngines):
         DeviceError
             If a driver crashes or hangs.
         """
-        if not (self._plan and self.running) and (asked := self._requested()):
+        running = self.chosen if self._engines.running else None
+        if running is None and (asked := self.requested()):
             return self._plan_of_job(asked, show)
-        chosen = self._plan if self._plan and self.running else self._planned(*self._where())
-        chosen = replace(chosen, others=self._others(chosen))
+        chosen = running or self.planned(*self.where())
+        chosen = replace(chosen, others=self.others(chosen))
         if not show:
             return chosen
-        command = self._command_of(chosen)
+        command = self.command_of(chosen)
         return replace(chosen, command=engines_shown(command, chosen.n_processes))
 
     def _plan_of_job(self, asked: Wanted, show: bool) -> JobPlan:
-        """What `start` would submit, and with placeholders for what only the job knows, the other command lines."""
+        """Return what `start` would submit, and the other commands, with placeholders for what only the job knows."""
         options = self.options
         assert options.launcher is not None
         found = JobPlan((), (), (), scheduler=options.launcher, wanted=asked, engines=options.n)
@@ -94,30 +96,30 @@ class PlannedEngines(VariablesOnEngines):
         job = Job("JOB", tuple(names), "", options.launcher, submitted=True)
         n = options.n or asked.nodes
         sizes = [len(range(node, n, asked.nodes)) for node in range(asked.nodes)]
-        ranks = [Ranks(name, size) for name, size in zip(names, sizes, strict=True) if size]
-        ranks.append(Ranks("ADDRESS", 1))  # the helper rank
-        reached = scheduler.launcher(names[-1], job, self._ssh_config)
+        ranks = [RanksOfHost(name, size) for name, size in zip(names, sizes, strict=True) if size]
+        ranks.append(RanksOfHost("ADDRESS", 1))  # the helper rank
+        reached = scheduler.launcher(names[-1], job, self.ssh_config)
         commands = {
             "submits it": shlex.join(scheduler.submission()),
             "runs xpulab's programs on a node": shlex.join(reached.command(program("MODULE"))),
-            "starts the engines": engines_shown(self._command(ranks, "INTERFACE", options.variables, job), n + 1),
+            "starts the engines": engines_shown(self.command(ranks, "INTERFACE", options.variables, job), n + 1),
             "ends the job": shlex.join(scheduler.cancellation("JOB")),
         }
         script = scheduler.script(asked, name, holding("hold", name), os.path.abspath(f"{name}.log"))
         return replace(found, script=script, commands=commands)
 
-    def _command_of(self, chosen: Plan) -> Command:
+    def command_of(self, chosen: Plan) -> Command:
         """MPI's command line for a plan."""
-        return self._command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all, chosen.job)
+        return self.command(chosen.ranks_of_hosts, chosen.interface, chosen.environment_of_all, chosen.job)
 
-    def _command(
-        self, ranks: list[Ranks], interface: str, variables: Iterable[str] = (), job: Job | None = None
+    def command(
+        self, ranks: list[RanksOfHost], interface: str, variables: Iterable[str] = (), job: Job | None = None
     ) -> Command:
         """MPI's command line. Ranks on other hosts get the variables with these names, and those of xpulab."""
         ours = [name for name in os.environ if name.startswith("XPULAB_")]
         names = [*ENGINES, *ours, *variables]
         mpi, extra = choice.require(self.options.mpi), split(self.options.mpi_args)
-        return choice.command(mpi, ranks, interface or "lo", self._ssh_config, extra, names, job, self._ports)
+        return choice.command(mpi, ranks, interface or "lo", self.ssh_config, extra, names, job, self.ports)
 
     @property
     def local(self) -> bool:
@@ -128,39 +130,45 @@ class PlannedEngines(VariablesOnEngines):
         UsageError, ClusterStartError
             As `plan`.
         """
-        return not self._requested() and not self._where()[0]
+        return not self.requested() and not self.where()[0]
 
     @property
-    def _ssh_config(self) -> str | None:
+    def ssh_config(self) -> str | None:
+        """Path of the file with ssh's configuration; None for the user's and the system's."""
         return None if self.options.ssh_config is None else os.path.abspath(self.options.ssh_config)
 
     @property
-    def _ports(self) -> Ports | None:
-        return ports(self.options.ports)
+    def ports(self) -> Ports | None:
+        """The TCP ports that other hosts reach; None for any."""
+        return ports_of(self.options.ports)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of the running cluster's plan. They do not mention other clusters."""
-        return self._plan.warnings if self._plan else ()
+        return self.chosen.warnings if self.chosen else ()
 
-    def _to_go_on(self, over: bool = False) -> str:
-        job = self._plan.job if self._plan else None
+    def to_go_on(self, over: bool = False) -> str:
+        """Return what to type after engines were lost for good; `over` says that their job has ended."""
+        job = self.chosen.job if self.chosen else None
         if over and job is not None and not job.submitted:
             return "%xpu_cluster start --launcher local (for this host only), or start Jupyter in another job"
         options = self.options
         elsewhere = options.hosts or options.hostfile or job is not None or options.launcher in SCHEDULERS
-        return "%xpu_cluster restart" if elsewhere else super()._to_go_on(over)
+        return "%xpu_cluster restart" if elsewhere else "%xpu_cluster start"
 
-    def _others(self, chosen: Plan) -> tuple[str, ...]:
-        return in_use(chosen, self._processes.record.folder if self._processes else "")
+    def others(self, chosen: Plan) -> tuple[str, ...]:
+        """Return a sentence for each other cluster of this user that uses cores or devices of a plan."""
+        processes = self._engines.processes
+        return in_use(chosen, processes.record.folder if processes else "")
 
-    def _require_settings(self) -> None:
+    def require_settings(self) -> None:
+        """Raise an error if an option has a wrong value, or if there is no such MPI."""
         self.options.require_valid()
         self._wanted()
         choice.find(choice.require(self.options.mpi))
 
-    def _started_early(self, elsewhere: bool) -> int:
-        """Number of engines that start before the plan is made; 0 if the plan has to be made first.
+    def started_early(self, elsewhere: bool) -> int:
+        """Return the number of engines that start before the plan is made; 0 if the plan has to be made first.
 
         The plan has to be made first if engines may run on other hosts, or if the user sets variables, because it
         decides where engines run and which variables each gets; and if `n` is missing, not a number, or too large for
@@ -175,12 +183,12 @@ class PlannedEngines(VariablesOnEngines):
         return wanted(self.options.nodes, self.options.time, self.options.partition, self.options.job_args)
 
     def _asks(self) -> str:
-        """The options that ask a scheduler for a job, as users type them; empty if there are none."""
+        """Return the options that ask a scheduler for a job, as users type them; empty if there are none."""
         given = (name for name in in_groups("job") if getattr(self.options, name) is not None)
         return ", ".join(OPTIONS[name].word for name in given)
 
-    def _where(self) -> tuple[list[Address], Job | None]:
-        """The hosts that the user named, or the nodes of the job in which this process runs; none for this host alone.
+    def where(self) -> tuple[list[Address], Job | None]:
+        """Return the hosts that the user named, or the nodes of this process's job; none for this host alone.
 
         Raises
         ------
@@ -209,24 +217,24 @@ class PlannedEngines(VariablesOnEngines):
             raise UsageError(
                 f"{asks} was given, which asks a scheduler for a job; {others}: --launcher slurm {asks} ..."
             )
-        nodes = named if job is None else self._nodes_of(job)
+        nodes = named if job is None else self.nodes_of(job)
         return nodes, job if nodes else None
 
-    def _requested(self) -> Wanted | None:
-        """The job that has to be submitted; None if the engines need none."""
+    def requested(self) -> Wanted | None:
+        """Return the job that has to be submitted; None if the engines need none."""
         launcher = self.options.launcher
         if launcher not in SCHEDULERS or schedulers.allocation(os.environ, launcher) is not None:
             return None
         return self._wanted()
 
-    def _nodes_of(self, job: Job) -> list[Address]:
-        """The nodes of a job; none if this host is the only one."""
+    def nodes_of(self, job: Job) -> list[Address]:
+        """Return the nodes of a job; none if this host is the only one."""
         if job.nodes == (job.here,):
             return []
         return [Address(name) for name in job.nodes]
 
-    def _planned(self, named: list[Address], job: Job | None) -> Plan:
-        """The plan for this host, or for these hosts, which are nodes of a job, or which ssh reaches.
+    def planned(self, named: list[Address], job: Job | None) -> Plan:
+        """Return the plan for this host, or for these hosts, which are nodes of a job, or which ssh reaches.
 
         Raises
         ------
@@ -236,8 +244,8 @@ class PlannedEngines(VariablesOnEngines):
         submitted = job is not None and job.submitted
         if not named:
             return replace(self._make_plan(probe(), submitted), job=job)
-        connect = HURRIED if self._replaces else CONNECT
-        found = look(named, self._ssh_config, choice.require(self.options.mpi), job, connect, self._ports)
+        connect = HURRIED if self._engines.replaces else CONNECT
+        found = look(named, self.ssh_config, choice.require(self.options.mpi), job, connect, self.ports)
         found.require_ready()
         chosen = self._make_plan(found.offers(), submitted)
         others = [host.address for host in found.hosts if host.name in {rank.address for rank in chosen.ranks}]
@@ -248,11 +256,11 @@ class PlannedEngines(VariablesOnEngines):
         return replace(chosen, interface=interface, address=address, job=job, helper=helper)
 
     def _make_plan(self, found: Probe | list[Offer], submitted: bool = False) -> Plan:
-        """The plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
+        """Return the plan. In a job that was submitted for these engines, more engines than devices are a mistake."""
         instead = "ask for more nodes: --nodes K" if submitted else "leave out --strict"
         options = self.options
         strict, env = True if submitted else options.strict, options.variables
         made = plan(found, n=options.n, devices=options.devices, strict=strict, env=env, instead=instead)
-        if self._ports is not None:
-            self._ports.require_enough(max(each.n for each in made.ranks_of_hosts))
+        if self.ports is not None:
+            self.ports.require_enough(max(each.n for each in made.ranks_of_hosts))
         return made

@@ -22,7 +22,7 @@ from typing import IO, TextIO
 import psutil
 
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, Ranks
+from xpulab.deploy.mpi.command import DEFAULT, HERE, Command, RanksOfHost
 from xpulab.deploy.mpi.command import shown as in_shell
 from xpulab.deploy.network.ports import Ports
 from xpulab.deploy.plan.plan import Plan
@@ -53,7 +53,7 @@ def command(
     mpi: str = DEFAULT,
     ports: Ports | None = None,
 ) -> Command:
-    """The command line that starts one rank for each placement of a plan.
+    """Return the command line that starts one rank for each placement of a plan.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def command(
     """
     if ":" in arguments:
         raise UsageError("the script's argument ':' was given, which separates the ranks for mpiexec; use another")
-    start = choice.command(mpi, [Ranks(HERE, len(plan.ranks))], extra=extra, ports=ports)
+    start = choice.command(mpi, [RanksOfHost(HERE, len(plan.ranks))], extra=extra, ports=ports)
     module = choice.module(mpi)
     words = list(start.words)
     for placement in plan.ranks:
@@ -95,7 +95,7 @@ def command(
 
 
 def shown(command: Command) -> str:
-    """A command line, with its environment, as a shell takes it; each rank on a line of its own."""
+    """Return a command line, with its environment, as a shell takes it; each rank on a line of its own."""
     parts = [list(part) for of_rank, part in itertools.groupby(command.words, key=lambda word: word != ":") if of_rank]
     first = parts[0].index("-n")
     head, parts[0] = parts[0][:first], parts[0][first:]
@@ -219,7 +219,7 @@ def _followed(process: subprocess.Popen[bytes], output: _Output, mpi: ModuleType
 
 
 def _status(code: int, output: _Output, mpi: ModuleType) -> int:
-    """The exit status of the first rank that failed; a message on standard error names it."""
+    """Return the exit status of the first rank that failed; a message on standard error names it."""
     ended, rest = mpi.statuses(output.texts["mpiexec"].decode(errors="replace"))
     if rest:
         print(rest, file=sys.stderr)
@@ -312,7 +312,7 @@ class _Output:
             os.close(descriptor)
 
     def about(self) -> dict[str, object]:
-        """Where the ranks find the pipes, for `xpulab.spmd`'s program."""
+        """Return where the ranks find the pipes, for `xpulab.spmd`'s program."""
         return {"pid": os.getpid(), **self._write, "status": self._status, "ports": self._ports}
 
     def statuses(self) -> list[tuple[int, int]]:
@@ -325,7 +325,7 @@ class _Output:
         return [(int(rank), int(status), bool(left)) for rank, status, *left in lines]
 
     def failures(self) -> list[tuple[int, int]]:
-        """Those of `statuses` that are not 0."""
+        """Return those of `statuses` that are not 0."""
         return [each for each in self.statuses() if each[1]]
 
     def pass_on(self, timeout: float) -> bool:

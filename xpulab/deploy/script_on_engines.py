@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.script import Files
 from xpulab.deploy.tasks.pickling import packed
-from xpulab.deploy.tasks.rows import RowsOnEngines
 from xpulab.exceptions import EngineLostError
 
 __all__ = ["run_on_engines"]
@@ -34,7 +34,7 @@ class _Failed(Exception):
 
 
 def run_on_engines(
-    cluster: RowsOnEngines, program: Callable[..., None], script: str, arguments: Sequence[str], files: Files
+    cluster: XPUCluster, program: Callable[..., None], script: str, arguments: Sequence[str], files: Files
 ) -> int:
     """Run a script on all engines, and print what they print, each line with its ranks.
 
@@ -72,10 +72,10 @@ def run_on_engines(
             raise _Failed
 
     try:
-        with cluster.following(files.add, files.timestamps) as following:
+        with cluster.tasks.following(files.add, files.timestamps) as following:
             try:
                 call = {"call": packed(program, about, {}), "profile": False, "transcripts": following.paths}
-                replies = cluster.replies("run", call, watch)
+                replies = cluster.tasks.replies("run", call, watch)
                 ends = [(reply["engine"]["rank"], reply["result"] or {}) for reply in replies]
                 failed += [rank for rank, end in ends if end.get("outcome") == "error" and rank not in failed]
                 if any(end.get("outcome") == "interrupted" for _, end in ends):

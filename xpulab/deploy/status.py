@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import psutil
 
@@ -13,6 +13,7 @@ from xpulab.deploy.status_view import status_html, status_text
 from xpulab.report.rendering import Displayed, Html
 from xpulab.sharing import host_memory
 from xpulab.sharing.board import metrics_of
+from xpulab.sharing.descriptions import EngineDescription
 
 __all__ = ["ClusterStatus", "Controlled", "EngineStatus", "engine_statuses"]
 
@@ -21,7 +22,7 @@ class Controlled(Protocol):
     """The cluster of a live view: the view asks it for its status, and the view's buttons act on it."""
 
     def status(self) -> ClusterStatus:
-        """The present state of engines, devices and memory."""
+        """Return the present state of engines, devices and memory."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,12 @@ class EngineStatus:
     Attributes
     ----------
     state : str
-        "idle", the name of the running task, or "silent" if the heartbeat has stopped and the process does not compute.
+        "idle", the running call, such as "KMeans.fit", or "silent" if the heartbeat has stopped and the process does
+        not compute.
     heartbeat_age_s : float
         Seconds since the engine last wrote to the board.
-    tile : str
-        The last launch parameters (see `EngineReport`), and the number of ranges of sizes that have tuned parameters.
+    launch_shape : str
+        The last launch shape (see `EngineReport`), and the number of ranges of sizes that have tuned parameters.
     memory_used, device_bytes, device_memory : int
         Resident memory of the process, bytes held on the device for handles, and the device's memory, in bytes.
     memory_free, device_free : int or None
@@ -58,7 +60,7 @@ class EngineStatus:
     memory_used: int | None
     device_bytes: int | None
     device_memory: int
-    tile: str = ""
+    launch_shape: str = ""
     memory_free: int | None = None
     device_free: int | None = None
     run: int = 0
@@ -66,12 +68,12 @@ class EngineStatus:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> tuple[EngineStatus, ...]:
-    """The current state of each engine.
+def engine_statuses(facts: list[EngineDescription], ranks: Any, silent: float) -> tuple[EngineStatus, ...]:
+    """Return the current state of each engine.
 
     Parameters
     ----------
-    facts : list of dict
+    facts : list of EngineDescription
         Description that each engine sent when it started, by rank.
     ranks : numpy.ndarray
         Records of `Board.ranks`.
@@ -81,33 +83,33 @@ def engine_statuses(facts: list[dict[str, Any]], ranks: Any, silent: float) -> t
     free = host_memory.available()
     held: Counter[tuple[str, str]] = Counter()
     for fact, record in zip(facts, ranks, strict=True):
-        held[fact["host"], fact["selector"]] += int(record["device_bytes"])
+        held[fact.host, fact.selector] += int(record["device_bytes"])
     return tuple(
-        _engine_status(fact, record, silent, free, held[fact["host"], fact["selector"]])
+        _engine_status(fact, record, silent, free, held[fact.host, fact.selector])
         for fact, record in zip(facts, ranks, strict=True)
     )
 
 
-def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, held: int) -> EngineStatus:
+def _engine_status(fact: EngineDescription, record: Any, silent: float, free: int, held: int) -> EngineStatus:
     age = max(0.0, time.time() - float(record["heartbeat"]))
-    busy, device = bool(record["task"]), fact["device"]
-    here, free = fact["here"], free if fact["here"] else int(record["free"])
+    busy, device = bool(record["task"]), fact.device
+    here, free = fact.here, free if fact.here else int(record["free"])
     working = bytes(record["name"]).decode() if busy else "idle"
     return EngineStatus(
-        rank=fact["rank"],
-        host=fact["host"],
-        pid=fact["pid"],
-        device=device["name"],
-        selector=fact["selector"],
-        cores=tuple(fact["cores"]),
-        state="silent" if age > silent and not (here and _computes(fact["pid"])) else working,
+        rank=fact.rank,
+        host=fact.host,
+        pid=fact.pid,
+        device=device.name,
+        selector=fact.selector,
+        cores=fact.cores,
+        state="silent" if age > silent and not (here and _computes(fact.pid)) else working,
         heartbeat_age_s=age,
-        memory_used=_resident(fact["pid"]) if here else int(record["memory"]),
+        memory_used=host_memory.resident(fact.pid) if here else int(record["memory"]),
         device_bytes=int(record["device_bytes"]),
-        device_memory=device["memory"],
-        tile=bytes(record["tile"]).decode(),
+        device_memory=device.memory,
+        launch_shape=bytes(record["launch_shape"]).decode(),
         memory_free=free,
-        device_free=free if device["device_type"] == "cpu" else max(0, device["memory"] - held),
+        device_free=free if device.device_type == "cpu" else max(0, device.memory - held),
         run=int(record["run"]) if busy else 0,
         iteration=int(record["iteration"]) if busy else 0,
         metrics=metrics_of(record) if busy and record["iteration"] else {},
@@ -115,18 +117,11 @@ def _engine_status(fact: dict[str, Any], record: Any, silent: float, free: int, 
 
 
 def _computes(pid: int) -> bool:
-    """Whether the process uses a processor now. Compiled code that holds Python's lock stops the heartbeat."""
+    """Return whether the process uses a processor now. Compiled code that holds Python's lock stops the heartbeat."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_RUNNING)
     except psutil.Error:
         return False
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,8 +138,8 @@ class ClusterStatus(Displayed):
         The engines, in the order of the ranks.
     warnings : tuple of str
         The warnings of the plan.
-    tile_files : tuple of str
-        Files with tuned launch parameters, one for each kind of device; empty if tuning is off.
+    launch_shape_files : tuple of str
+        Files with tuned launch shapes, one for each kind of device; empty if tuning is off.
     id : str
         The cluster's name.
     lives : str
@@ -155,19 +150,19 @@ class ClusterStatus(Displayed):
         Cluster that a live view follows; None for a static view.
     """
 
-    state: str
+    state: Literal["running", "stopped", "lost"]
     n: int
     seconds_to_start: float | None = None
     engines: tuple[EngineStatus, ...] = ()
     warnings: tuple[str, ...] = field(default=())
-    tile_files: tuple[str, ...] = field(default=())
+    launch_shape_files: tuple[str, ...] = field(default=())
     id: str = ""
     lives: str = ""
     others: tuple[str, ...] = ()
     cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The status as JSON-serialisable values."""
+        """Return the status as JSON-serialisable values."""
         content = asdict(replace(self, cluster=None))
         del content["cluster"]
         return content

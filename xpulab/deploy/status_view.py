@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpulab.deploy.plan.probe import core_ranges
+from xpulab.report.html import SHAPE
 from xpulab.report.rendering import (
     Html,
     block,
@@ -19,11 +20,11 @@ from xpulab.report.rendering import (
     table_text,
 )
 
-__all__ = ["status_html", "status_text"]
+__all__ = ["shapes_html", "status_html", "status_text"]
 
 
-def status_html(status: Mapping[str, Any]) -> Html:
-    """A cluster's status as HTML.
+def status_html(status: Mapping[str, Any], shapes: bool = True) -> Html:
+    """Return a cluster's status as HTML.
 
     Parameters
     ----------
@@ -31,23 +32,49 @@ def status_html(status: Mapping[str, Any]) -> Html:
         `ClusterStatus.to_dict`, with the number ``n`` of engines. ``engines`` is a list of mappings with the fields of
         `EngineStatus`. A value that is missing or None is shown as a dash. A column whose values are missing for all
         engines is left out.
+    shapes : bool
+        Whether the launch shapes are below it, folded. A view that is often drawn again would fold them each time.
     """
     header, rows, align = _engines_table(status.get("engines") or ())
     parts = [Html(f"<div><strong>{escape(_name(status))}</strong>: {escape(_summary(status))}</div>")]
     if rows:
         rows = [[_breaking(name, cell) for name, cell in zip(header, row, strict=True)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
-    parts += [
-        Html(f'<div class="xpu-note">{escape(_TILES)}{escape(_homely(path))}</div>')
-        for path in status.get("tile_files") or ()
-    ]
     notes = [*(status.get("warnings") or ()), *(status.get("others") or ())]
     parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in notes]
+    parts += [_folded_shapes(status)] if shapes else []
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
 
 
+def shapes_html(status: Mapping[str, Any]) -> Html:
+    """Return the launch shapes of a status as HTML, folded; empty if no engine has one."""
+    folded = _folded_shapes(status)
+    return block("Launch shapes of the engines", [folded]) if folded else Html()
+
+
+def _folded_shapes(status: Mapping[str, Any]) -> Html:
+    if not (said := [*_shapes(status), *_files(status)]):
+        return Html()
+    about = f"How the engines cut the search for the nearest centre, as of k-means: {SHAPE}. It changes no result."
+    lines = "".join(f"<div>{escape(line)}</div>" for line in (*said, about))
+    return Html(f"<details><summary>Launch shapes</summary>{lines}</details>")
+
+
+def _shapes(status: Mapping[str, Any]) -> list[str]:
+    """Return the launch shape of each engine, or that of all."""
+    shapes: dict[str, list[int]] = {}
+    for engine in status.get("engines") or ():
+        if shape := engine.get("launch_shape"):
+            shapes.setdefault(str(shape), []).append(engine["rank"])
+    return [f"engine {core_ranges(ranks)}: {shape}" if len(shapes) > 1 else shape for shape, ranks in shapes.items()]
+
+
+def _files(status: Mapping[str, Any]) -> list[str]:
+    return [f"tuned launch shapes are kept in {_homely(path)}" for path in status.get("launch_shape_files") or ()]
+
+
 def _breaking(column: str, cell: str) -> str:
-    """A cell with line breaks at good places: not inside a state, and between used and free memory."""
+    """Return a cell with line breaks at good places: not inside a state, and between used and free memory."""
     first, comma, rest = cell.partition(",")
     if column == "state":
         return Html(f'<span class="xpu-word">{escape(first)}</span>{comma}{escape(rest)}')
@@ -57,18 +84,20 @@ def _breaking(column: str, cell: str) -> str:
 
 
 def status_text(status: Mapping[str, Any]) -> str:
-    """A cluster's status as text; `status_html` describes ``status``."""
+    """Return a cluster's status as text; `status_html` describes ``status``."""
     header, rows, align = _engines_table(status.get("engines") or ())
     lines = [plain(f"{_name(status)}: {_summary(status)}")]
     lines += [table_text(header, rows, align)] if rows else []
-    lines += [f"  {_TILES}{plain(_homely(path))}" for path in status.get("tile_files") or ()]
+    shapes = _shapes(status)
+    lines += [f"  launch shapes, by which k-means cuts its work: {plain('; '.join(shapes))}"] if shapes else []
+    lines += [f"  {plain(line)}" for line in _files(status)]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
     lines += [f"  {plain(text)}" for text in status.get("others") or ()]
     return "\n".join(lines)
 
 
 def _homely(path: str) -> str:
-    """A path with ~ for the home folder, so that a shared notebook does not show the user's name."""
+    """Return a path with ~ for the home folder, so that a shared notebook does not show the user's name."""
     home = os.path.expanduser("~")
     return path.replace(home, "~", 1) if path.startswith(home + os.sep) else path
 
@@ -76,8 +105,6 @@ def _homely(path: str) -> str:
 def _name(status: Mapping[str, Any]) -> str:
     return f"xpulab cluster {status['id']}" if status.get("id") else "xpulab cluster"
 
-
-_TILES = "tuned tiles are kept in "
 
 #: Commands that make a stopped or lost cluster usable again.
 _CURES = {"stopped": "%xpu_cluster start", "lost": "%xpu_cluster restart"}
@@ -100,13 +127,12 @@ _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], s
     ("engine", "r", (), lambda e: str(e.get("rank"))),
     ("state", "l", ("state",), lambda e: _health(e)),
     ("device", "l", ("device",), lambda e: str(e.get("device") or "–")),
-    ("selector", "l", ("selector",), lambda e: str(e.get("selector") or "–")),
+    ("--devices", "l", ("selector",), lambda e: str(e.get("selector") or "–")),
     ("device memory", "r", ("device_bytes",), lambda e: _used(e.get("device_bytes"), e.get("device_free"))),
     ("cores", "l", ("cores",), lambda e: "all" if e.get("cores") is None else core_ranges(e["cores"])),
     ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_free"))),
     ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
     ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
-    ("tile", "l", ("tile",), lambda e: str(e.get("tile") or "–")),
     ("heard", "r", ("heartbeat_age_s",), lambda e: _heard(e.get("heartbeat_age_s"))),
 )
 

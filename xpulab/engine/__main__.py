@@ -11,22 +11,43 @@ import contextlib
 import functools
 import importlib
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
 from xpulab.sharing.transcript import Writer, between
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from xpulab.engine.listening import Listener
+
 _ANY = ("0.0.0.0", "::")
 _LONGEST_INIT = 600  # largest number of seconds for MPI_Init
+
+
+class Options(TypedDict):
+    """What the notebook tells all engines; ``helps`` is what a relay adds on its host."""
+
+    owner: int
+    folder: str
+    relayed: bool
+    helped: bool
+    helps: bool
+    cwd: str
+    mpi: dict[str, object]
+    placements: str
+    connection: str
 
 
 def main() -> None:
@@ -69,7 +90,7 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _serve_with_helper(options: dict[str, Any]) -> None:
+def _serve_with_helper(options: Options) -> None:
     """Serve as an engine, or, on the notebook's host, as the helper. The engines' world is one without the helper.
 
     Open MPI gives the first rank to the notebook's host, other MPIs the last one.
@@ -81,7 +102,7 @@ def _serve_with_helper(options: dict[str, Any]) -> None:
     every: Any = world.Split(0, world.size if helps else world.rank)
     requests, pairs = every.Dup(), every.Dup()
     if helps:
-        from xpulab.engine import helper
+        from xpulab.engine.hosts import helper
 
         helper.serve(every, requests, pairs, options["folder"], world.rank)
     else:
@@ -89,7 +110,7 @@ def _serve_with_helper(options: dict[str, Any]) -> None:
         _serve(options, engines.rank, (every, requests, pairs), world.rank)
 
 
-def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi_rank: int | None = None) -> None:
+def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), mpi_rank: int | None = None) -> None:
     from ipyparallel.engine.app import IPEngine
     from ipyparallel.engine.kernel import IPythonParallelKernel
     from IPython.core.interactiveshell import InteractiveShell
@@ -102,10 +123,14 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
         oneapi.confine(placement["cores"])
     oneapi.load()
 
-    from xpulab.engine import engine, tasks  # noqa: F401 -- registers the tasks
+    from xpulab.engine import tasks  # noqa: F401 -- registers the tasks
+    from xpulab.engine.cells import cell
+    from xpulab.engine.engine import Engine
+    from xpulab.engine.listening import Listener
+    from xpulab.engine.waiting import ignore_interrupts
 
-    engine.ignore_interrupts()
-    this = engine.Engine(placement, options["relayed"], helper)
+    ignore_interrupts()
+    this = Engine(placement, options["relayed"], helper)
     libmpi.unlink_files()
     if options["relayed"]:
         this.show_board(options["folder"])
@@ -116,15 +141,37 @@ def _serve(options: dict[str, Any], rank: int, helper: tuple[Any, ...] = (), mpi
     IPEngine.redirect_output = lambda *_: None
     # Lightning takes a process with a prompt for a notebook, and forks it.
     InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]
+    listener = None if options["relayed"] else Listener(this, Path(options["folder"]))
+    IPEngine.complete_registration = _completing(IPEngine.complete_registration, listener)
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
-    app = IPEngine.instance(user_ns={"xpulab_engine": this, "xpulab_run": this.run_sent}, id=this.rank)
+    calls = {
+        "xpulab_run": this.run_sent,
+        "xpulab_names": functools.partial(cell.names, this),
+        "xpulab_explained": functools.partial(cell.explained, this),
+    }
+    app = IPEngine.instance(user_ns={"xpulab_engine": this, **calls}, id=this.rank)
     app.initialize(sys.argv[1:])
     sys.stdout = Writer(str(between(Path(options["folder"], "log"), this.rank)))
-    engine.ignore_interrupts()
+    ignore_interrupts()
     # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
     # xpulab or one of its packages imports later.
     sys.path[:] = [*(folder for folder in sys.path if folder), options["cwd"]]
     app.start()
+
+
+def _completing(complete: Callable[..., Awaitable[None]], listener: Listener | None) -> Callable[..., Awaitable[None]]:
+    """Return a function that also begins to listen, and ends the logging of each message.
+
+    The logging took an eighth of the processor time of an empty task; most of its records were made, not written.
+    """
+
+    async def complete_and_listen(app: Any, *arguments: Any) -> None:
+        await complete(app, *arguments)
+        app.log.setLevel(logging.WARNING)
+        if listener is not None:
+            listener.start()
+
+    return complete_and_listen
 
 
 def _go_to(folder: str) -> None:
@@ -150,7 +197,7 @@ def _await_file(path: str) -> Any:
 
 
 def _listening() -> list[socket.socket]:
-    """The ports of MPI's launcher, which listens on every network interface: the ranks inherit its sockets.
+    """Return the ports of MPI's launcher, which listens on every network interface: the ranks inherit its sockets.
 
     MPI_Init opens ports of its own, so this is called before it.
     """

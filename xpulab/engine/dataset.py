@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cached_property
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, singledispatch
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from xpulab.engine.engine import Task
-from xpulab.engine.files import file_rows
-from xpulab.exceptions import HandleError
+from xpulab.engine.engine import ArrivedRows, Task
+from xpulab.engine.finite import require_all_finite, require_no_infinity
+from xpulab.engine.hosts.rows import Written
+from xpulab.engine.streaming import streamed
+from xpulab.exceptions import HandleError, NotEnoughMemoryError
 from xpulab.kernels.kmeans import dense, sparse
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.layout import BLOCK
-from xpulab.kernels.moments import column_facts
 from xpulab.kernels.row_passes import consecutive, take
-from xpulab.kernels.rows import Fill, Rows, copying, weighted
-from xpulab.kernels.scaling import host_pieces
+from xpulab.kernels.rows import Fill, Rows, weighted
+from xpulab.kernels.runtime.device import Device
+from xpulab.kernels.scaling import pieces_on_cpu
+from xpulab.kernels.streamed import StreamedRows, near_rows
+from xpulab.report.rendering import format_size
 from xpulab.sharing.memory import SharedBlock
-from xpulab.sharing.process_memory import ProcessMemory
+from xpulab.sharing.sources import (
+    BlockRows,
+    CSRRows,
+    Handle,
+    HandleRows,
+    ReadRows,
+    SharedArray,
+    SharedRows,
+    Source,
+    Target,
+)
 
 __all__ = [
     "Data",
-    "array_of",
+    "PassedRows",
     "data_of",
     "give_computed",
     "give_rows",
@@ -46,30 +61,48 @@ _SPARSE = "the rows of this handle are sparse, and this estimator takes dense ro
 _PIECE = 4 << 20  # bytes of a result that are on the host at a time
 
 
-def array_of(place: dict[str, Any]) -> np.ndarray:
-    """Return an array that the notebook has sent whole. Its memory is the notebook's, and is valid during the task."""
-    with SharedBlock.open(place["path"]) as block:
-        return block.array(tuple(place["shape"]), place["dtype"], place["offset"])
+class Passed(Protocol):
+    """Rows that this rank's own code has passed."""
+
+    #: Name of the argument, for messages.
+    argument: str
+
+    @property
+    def values(self) -> np.ndarray:
+        """The rows on the host."""
+
+    def on_device(self, device: Device, sample_weight: np.ndarray | None) -> Rows:
+        """Return the rows on the device."""
 
 
-def on_host(rows: Rows, dtype: Any) -> np.ndarray:
+@dataclass(frozen=True)
+class PassedRows(Source):
+    """Rows, weights or targets of which each rank's own code has passed a part."""
+
+    passed: Passed
+
+
+def on_host(rows: Rows, dtype: DTypeLike) -> np.ndarray:
     """Return this rank's rows on the host in another dtype; infinity where a number is too large for it."""
     made, first = np.empty((rows.n_samples, rows.n_features), dtype), 0
     with np.errstate(over="ignore"):
-        for piece in host_pieces(rows):
+        for piece in pieces_on_cpu(rows):
             made[first : first + len(piece)] = piece
             first += len(piece)
     return made
 
 
-def weights_of(task: Task, weights: dict[str, Any] | None, bounds: list[int]) -> np.ndarray | None:
+def weights_of(task: Task, weights: SharedArray | Source | None, bounds: list[int]) -> np.ndarray | None:
     """Return this rank's sample weights on the host; None if all are 1."""
     if weights is None:
         return None
-    if "local" in weights:
-        values: np.ndarray = weights["local"].values
-        return values
-    return array_of(weights)[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
+    if isinstance(weights, PassedRows):
+        return weights.passed.values
+    if isinstance(weights, SharedArray):
+        return weights.open()[bounds[task.comm.rank] : bounds[task.comm.rank + 1]]
+    rows = rows_of(task, replace(weights, bounds=bounds))
+    assert isinstance(rows, Rows)
+    return on_host(rows, rows.dtype)[:, 0]
 
 
 class Data:
@@ -86,6 +119,8 @@ class Data:
         This rank's weights on the host; None if all are 1.
     dtype : numpy.dtype
         The dtype of the rows.
+    by_columns : bool
+        Whether `stream` reads each column in one piece.
     n_own, n_samples, n_features : int
         Numbers of rows of this rank, of rows of all ranks, and of columns.
     bounds : list of int
@@ -100,26 +135,62 @@ class Data:
     def __init__(
         self,
         task: Task,
-        source: dict[str, Any],
-        weights: dict[str, Any] | None = None,
-        targets: dict[str, Any] | None = None,
+        source: Source,
+        weights: SharedArray | PassedRows | None = None,
+        targets: Source | None = None,
     ) -> None:
         self._task, self._source = task, source
         kernels, self.dtype, self.n_features = kind_of(task, source)
         if kernels is sparse:
             raise HandleError(_SPARSE)
-        self.bounds: list[int] = source["bounds"]
+        self.by_columns = isinstance(source, ReadRows) and source.by_columns
+        self.bounds = source.bounds
         self.n_own = self.bounds[task.comm.rank + 1] - self.bounds[task.comm.rank]
         self.n_samples = self.bounds[-1]
         self.sample_weight = weights_of(task, weights, self.bounds)
         self._targets = targets
 
+    @property
+    def in_passes(self) -> bool:
+        """Whether the devices do not keep all rows."""
+        return isinstance(self._source, BlockRows) and self._source.kept is not None
+
+    @cached_property
+    def streamed(self) -> StreamedRows | None:
+        """This rank's block, if the device does not keep all of it."""
+        source = self._source
+        if not isinstance(source, BlockRows) or source.kept is None:
+            return None
+        self._task.show(rows=self.n_own, doing="reading the rows")
+        with self._task.transferring():
+            return streamed(self._task, source, self.sample_weight)
+
     @cached_property
     def rows(self) -> Rows:
-        """This rank's block on its device."""
+        """This rank's block on its device.
+
+        Raises
+        ------
+        NotEnoughMemoryError
+            If the device does not keep all of it.
+        """
+        if self.in_passes:
+            nbytes = self.n_samples * self._source.row_bytes
+            raise NotEnoughMemoryError(
+                f"this needs all rows at once: X takes {format_size(nbytes)}, which does not fit into the engines' "
+                "memory; use fewer rows or more engines, or set cluster.memory to more"
+            )
         rows = rows_of(self._task, self._source, self.sample_weight)
         assert isinstance(rows, Rows)
         return rows
+
+    @property
+    def block(self) -> Rows | StreamedRows:
+        """This rank's block, in parts if the device does not keep all of it.
+
+        Nobody has looked for NaN and infinity in parts: call `require_finite` after a pass.
+        """
+        return self.streamed or self.rows
 
     @cached_property
     def targets(self) -> Rows | None:
@@ -132,17 +203,17 @@ class Data:
         return targets
 
     @contextmanager
-    def passing(self) -> Iterator[Fill | None]:
-        """A context with a function that reads this rank's rows for one pass, after which they are not on the device.
+    def stream(self) -> Iterator[Fill | None]:
+        """Open a context with a function that reads this rank's rows for one pass; the device does not keep them.
 
         The function is None for rows that are on the device, or have to stay there.
         """
         source = self._source
-        if "rows" in vars(self) or "hold" in source or not source.keys() & {"file", "block", "memory"}:
+        if "rows" in vars(self) or source.keep is not None or not isinstance(source, ReadRows):
             yield None
             return
         self._task.show(doing="reading the rows")
-        with self._task.transferring(), _readable(self._task, source) as (_, fill):
+        with self._task.transferring(), source.reading(self._task.comm.rank) as fill:
             yield fill
 
     def parts(self) -> Iterator[tuple[Rows, Rows | None]]:
@@ -152,37 +223,50 @@ class Data:
         They may have NaN and infinity: pass sums over all ranks' rows to `require_finite` afterwards.
         """
         task, targets = self._task, self.targets
-        with self.passing() as fill:
+        if self.streamed is not None:
+            for first, part in self.streamed.parts():
+                yield part, None if targets is None else targets.part(first, part.n_samples)
+            return
+        with self.stream() as fill:
             if fill is None or not task.device.is_cpu:
                 yield self.rows, targets
                 return
             task.show(rows=self.n_own, doing="computing")
             shape = self.n_own, self.n_features
-            for part, first in Rows.passing(task.device, shape, self.dtype, fill, self.sample_weight):
+            parts = Rows.stream(task.device, shape, self.dtype, fill, self.sample_weight, self.by_columns)
+            for part, first in parts:
                 yield part, None if targets is None else targets.part(first, part.n_samples)
 
-    def require_finite(self, sums: np.ndarray) -> None:
-        """Raise the same error on all ranks if a row of `parts` has NaN or infinity.
+    def require_finite(self, sums: np.ndarray | float = 0.0) -> None:
+        """Raise the same error on all ranks if a row of `parts` or `block` has NaN or infinity, after a pass.
 
-        `sums` are over the rows of all ranks. If they are not finite, all rows are looked through: the sums of large
-        numbers are infinite, too.
+        `sums` are over the rows of all ranks, for `parts`. If they are not finite, all rows are looked through: the
+        sums of large numbers are infinite, too.
         """
-        if not self._source.get("finite") and not np.isfinite(sums).all():
+        if self.streamed is not None:
+            _require_finite(self._task, self.streamed, self._source, self.streamed.look())
+        elif not self._source.finite and not np.isfinite(sums).all():
             self.rows  # noqa: B018 - reads all rows, and looks through them
 
-    def some(self, places: np.ndarray) -> np.ndarray:
-        """Return the rows of this rank at a few places, on the host."""
-        with self.passing() as fill:
+    def near(self) -> int:
+        """Return how many of this rank's first rows can be looked at one by one, without much reading."""
+        return self.n_own if self.streamed is None else near_rows(self.streamed)
+
+    def rows_at(self, indices: np.ndarray) -> np.ndarray:
+        """Return a few rows of this rank on the host."""
+        if self.streamed is not None:
+            return self.streamed.take(indices)
+        with self.stream() as fill:
             if fill is None:
-                return take(self.rows, places)
-            picked = np.empty((len(places), self.n_features), self._task.device.check_dtype(self.dtype))
-            for row, place in zip(picked, places, strict=True):
-                fill(int(place), row[None])
+                return take(self.rows, indices)
+            picked = np.empty((len(indices), self.n_features), self._task.device.check_dtype(self.dtype))
+            for row, index in zip(picked, indices, strict=True):
+                fill(int(index), row[None])
         return picked
 
 
 def data_of(
-    task: Task, source: dict[str, Any], weights: dict[str, Any] | None = None, targets: dict[str, Any] | None = None
+    task: Task, source: Source, weights: SharedArray | PassedRows | None = None, targets: Source | None = None
 ) -> Data:
     """Return the rows, weights and targets that a proxy has sent, on this rank's device; for dense rows only.
 
@@ -196,23 +280,23 @@ def data_of(
     return data
 
 
-def keep_rows(task: Task, rows: AnyRows, place: dict[str, Any]) -> None:
-    """Keep rows on this rank for other tasks, under the id of a handle, with their description."""
-    task.engine.handles[place["handle"]], task.engine.abouts[place["handle"]] = rows, place["about"]
+def keep_rows(task: Task, rows: AnyRows, handle: Handle) -> None:
+    """Keep rows on this rank for other tasks, under a handle."""
+    task.engine.handles[handle.id], task.engine.descriptions[handle.id] = rows, handle.description
 
 
 def give_rows(
     task: Task,
     made: Rows,
     bounds: list[int],
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
+    target: Target | None = None,
+    kept: Handle | None = None,
 ) -> None:
     """Send rows that were computed from the rows of X to the notebook, or keep them under a new handle."""
     if kept is not None:
         keep_rows(task, made, kept)
     if target is not None:
-        write_block(task, target, bounds, host_pieces(made), lasting=True)
+        write_block(task, target, bounds, pieces_on_cpu(made), lasting=True)
 
 
 def give_computed(
@@ -221,15 +305,15 @@ def give_computed(
     n_columns: int,
     compute: Callable[[np.ndarray], np.ndarray],
     bounds: list[int],
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
+    target: Target | None = None,
+    kept: Handle | None = None,
 ) -> None:
     """Compute new rows of `n_columns` columns from this rank's rows on the host, in pieces; see `give_rows`.
 
     `compute` gets some rows, an array that it may change, and returns as many rows. Several threads may call it.
     """
     if target is not None:
-        row_bytes = max(rows.n_features, n_columns) * max(rows.dtype.itemsize, np.dtype(target["dtype"]).itemsize)
+        row_bytes = max(rows.n_features, n_columns) * max(rows.dtype.itemsize, target.dtype.itemsize)
         parts = pieces(rows.n_samples, row_bytes)
         write_block(task, target, bounds, (compute(consecutive(rows, *part)) for part in parts))
     if kept is not None:
@@ -240,52 +324,41 @@ def give_computed(
                 given = consecutive(rows, first, first + len(part))
             part[...] = compute(given)
 
-        made, _ = Rows.read(task.device, (rows.n_samples, n_columns), kept["about"]["dtype"], fill)
+        made, _ = Rows.read(task.device, (rows.n_samples, n_columns), kept.description.dtype, fill)
         keep_rows(task, made, kept)
 
 
-def kind_of(task: Task, source: dict[str, Any]) -> tuple[ModuleType, np.dtype[Any], int]:
+def kind_of(task: Task, source: Source) -> tuple[ModuleType, np.dtype[Any], int]:
     """Return the module of kernels for the rows of a source, their dtype, and their number of features."""
-    if "handle" in source:
+    if isinstance(source, HandleRows):
         held = _held(task, source)
         return kernels_for(held), held.dtype, held.n_features
-    if "local" in source:
-        return dense, source["local"].dtype, source["local"].shape[1]
-    if "csr" in source:
-        return sparse, np.dtype(source["csr"][0]["dtype"]), source["shape"][1]
-    return dense, np.dtype(source["dtype"]), source["shape"][1]
+    return sparse if isinstance(source, CSRRows) else dense, source.dtype, source.n_features
 
 
-def _held(task: Task, source: dict[str, Any]) -> AnyRows:
-    held = task.engine.handles.get(source["handle"])
+def _held(task: Task, source: HandleRows) -> AnyRows:
+    held = task.engine.handles.get(source.handle)
     if held is None:
         raise HandleError("the rows of this handle are gone from the engines; send them again: cluster.scatter(X)")
-    return held
+    rows: AnyRows = held
+    return rows
 
 
-def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None = None) -> AnyRows:
+def rows_of(task: Task, source: Source, sample_weight: np.ndarray | None = None) -> AnyRows:
     """Return this rank's block of rows, on its device.
 
     Parameters
     ----------
     task : Task
         Its `transfer` is increased by the seconds that this takes, without the device's computations.
-    source : dict
-        ``bounds`` (rank r has the rows from bounds[r] up to, not including, bounds[r + 1]) and one of: ``memory``, the
-        process and address where the rows are in C order, with ``shape``, ``dtype`` and ``finite`` (whether they were
-        checked); ``parts``, the path of a shared block for each rank, with ``shape`` and ``dtype``; ``csr``, blocks for
-        data, indices and indptr, with ``shape``; ``file``, with ``state``, ``shape``, ``dtype``, ``offset`` and
-        ``order``; ``block``, the path of a shared block with a result, with ``shape``, ``dtype`` and ``offset``;
-        ``arrived``, this rank's rows, which have come from another host, and whether all are finite;
-        ``local``, the rows that this rank's own code passes; ``handle``, the id of rows that the ranks keep. Rows from
-        a file, a result or a rank's own code are checked here for infinity, and for NaN unless ``nan`` allows it. With
-        ``hold``, the id and description of a handle, the rank keeps the rows for other tasks.
+    source : Source
+        Rows that nobody has checked yet are checked here for infinity, and for NaN unless it is allowed.
     sample_weight : numpy.ndarray or None
         This rank's weights, as `weights_of` returns them.
 
     Returns
     -------
-    Rows or SparseRows
+    Rows, SparseRows or StreamedRows
 
     Raises
     ------
@@ -294,144 +367,130 @@ def rows_of(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None
     ValueError
         If the file has changed, or if a row has NaN or infinity.
     """
-    device, rank, bounds = task.device, task.comm.rank, source["bounds"]
     task.show(doing="reading the rows")
     with task.transferring():
-        if "handle" in source:
-            held = _held(task, source)
-            rows: AnyRows = held if sample_weight is None else kernels_for(held).weighted(held, sample_weight)
-        elif "local" in source:
-            rows = source["local"].on_device(device, sample_weight)
-            assert isinstance(rows, Rows)
-            _look_through(task, rows, source)
-        elif "csr" in source:
-            rows = _sparse(task, source, sample_weight)
-        elif "arrived" in source:
-            read, finite = source["arrived"]
-            rows = read if sample_weight is None else weighted(read, sample_weight)
-            _require_finite(task, rows, source, finite)
-        elif "parts" not in source:
-            with _readable(task, source) as (shape, fill):
-                rows = _read(task, source, shape, _leaving(task, fill), sample_weight)
-        else:
-            with SharedBlock.open(source["parts"][rank], writable=True) as block:
-                shape = bounds[rank + 1] - bounds[rank], source["shape"][1]
-                rows = Rows.adopt(device, block, shape, source["dtype"], sample_weight)
-    if "hold" in source:
-        keep_rows(task, replace(rows, sample_weight=None), source["hold"])
-    task.show(rows=rows.n_samples, doing="computing")
+        rows = _read(source, task, sample_weight)
+    own = 0 if isinstance(source, HandleRows) else rows.nbytes
+    if source.keep is not None:
+        keep_rows(task, replace(rows, sample_weight=None), source.keep)
+        own = 0
+    task.show(rows=rows.n_samples, doing="computing", device_bytes=task.engine.bytes_of_handles + own)
     return rows
 
 
-def _look_through(task: Task, rows: Rows, source: dict[str, Any]) -> None:
-    """Raise the same error on all ranks if a row has infinity, or NaN that the source does not allow."""
-    if source.get("nan"):
-        _no_infinity(task, rows)
-    else:
-        own = source.get("local")
-        _all_finite(task, rows, source["bounds"], "X" if own is None else own.argument, own is not None)
+@singledispatch
+def _read(source: Source, task: Task, sample_weight: np.ndarray | None) -> AnyRows:
+    """Return this rank's block of rows on its device, with weights; there is a function for each form of a source."""
+    raise TypeError(f"a rank cannot read {type(source).__name__}")
 
 
-def _all_finite(task: Task, rows: Rows, bounds: list[int], name: str = "X", own: bool = False) -> None:
-    """Raise the same error on all ranks if a row has NaN or infinity."""
-    local = dense.find_nonfinite(rows)
-    places = task.comm.allgather(local)
-    rank = next((rank for rank, place in enumerate(places) if place >= 0), None)
-    if rank is None:
-        return
-    where = f"row {places[rank]} of rank {rank}" if own else f"row {bounds[rank] + places[rank]}"
-    raise ValueError(f"Input {name} contains NaN or infinity; the first such row is {where}.")
+@_read.register
+def _(source: HandleRows, task: Task, sample_weight: np.ndarray | None) -> AnyRows:
+    held = _held(task, source)
+    if sample_weight is None:
+        return held
+    rows: AnyRows = kernels_for(held).weighted(held, sample_weight)
+    return rows
 
 
-def _no_infinity(task: Task, rows: Rows) -> None:
-    """Raise scikit-learn's error on all ranks if a row has infinity."""
-    facts = column_facts(rows)
-    infinite = bool((facts.minimum == -np.inf).any() or (facts.maximum == np.inf).any())
-    if any(task.comm.allgather(infinite)):
-        raise ValueError(f"Input X contains infinity or a value too large for {rows.dtype!r}.")
+@_read.register
+def _(source: PassedRows, task: Task, sample_weight: np.ndarray | None) -> Rows:
+    rows = source.passed.on_device(task.device, sample_weight)
+    _look_through(task, rows, source)
+    return rows
 
 
-def _sparse(task: Task, source: dict[str, Any], sample_weight: np.ndarray | None) -> SparseRows:
-    with ExitStack() as stack:
-        opened = [stack.enter_context(SharedBlock.open(part["path"])) for part in source["csr"]]
-        data, indices, indptr = (
-            block.array(tuple(part["shape"]), part["dtype"], part["offset"])
-            for block, part in zip(opened, source["csr"], strict=True)
+@_read.register
+def _(source: CSRRows, task: Task, sample_weight: np.ndarray | None) -> SparseRows:
+    data, indices, indptr = (part.open() for part in (source.data, source.indices, source.indptr))
+    mine = indptr[source.bounds[task.comm.rank] : source.bounds[task.comm.rank + 1] + 1]
+    stored = slice(int(mine[0]), int(mine[-1]))
+    return SparseRows.upload(task.device, data[stored], indices[stored], mine, source.n_features, sample_weight)
+
+
+@_read.register
+def _(source: ArrivedRows, task: Task, sample_weight: np.ndarray | None) -> Rows:
+    _require_finite(task, source.rows, source, source.all_finite)
+    return source.rows if sample_weight is None else weighted(source.rows, sample_weight)
+
+
+@_read.register
+def _(source: SharedRows, task: Task, sample_weight: np.ndarray | None) -> Rows:
+    rank = task.comm.rank
+    with SharedBlock.open(source.paths[rank], writable=True) as block:
+        return Rows.adopt(task.device, block, source.shape_of(rank), source.dtype, sample_weight)
+
+
+@_read.register
+def _(source: BlockRows, task: Task, sample_weight: np.ndarray | None) -> Rows | StreamedRows:
+    if source.kept is None:
+        return _read_all(source, task, sample_weight)
+    rows = streamed(task, source, sample_weight)
+    _require_finite(task, rows, source, rows.look())
+    return rows
+
+
+@_read.register
+def _read_all(source: ReadRows, task: Task, sample_weight: np.ndarray | None) -> Rows:
+    rank = task.comm.rank
+    with source.reading(rank) as fill:
+
+        def read(first: int, part: np.ndarray) -> None:
+            task.leave_if_cancelled()
+            fill(first, part)
+
+        rows, finite = Rows.read(
+            task.device, source.shape_of(rank), source.dtype, read, sample_weight, by_columns=source.by_columns
         )
-        mine = indptr[source["bounds"][task.comm.rank] : source["bounds"][task.comm.rank + 1] + 1]
-        stored = slice(int(mine[0]), int(mine[-1]))
-        return SparseRows.upload(task.device, data[stored], indices[stored], mine, source["shape"][1], sample_weight)
-
-
-def _read(task: Task, source: dict[str, Any], shape: Any, fill: Fill, sample_weight: np.ndarray | None) -> Rows:
-    """Read this rank's rows, and raise the same error on all ranks if a row has NaN or infinity."""
-    rows, finite = Rows.read(task.device, shape, source["dtype"], fill, sample_weight)
-    _require_finite(task, rows, source, finite)
+        _require_finite(task, rows, source, finite)
     return rows
 
 
-def _leaving(task: Task, fill: Fill) -> Fill:
-    """Return a reader of pieces of rows that ends the task on this rank before a piece, if the user wants it to end."""
+def _look_through(task: Task, rows: Rows | StreamedRows, source: Source) -> None:
+    """Raise the same error on all ranks if a row has infinity, or NaN that the source does not allow."""
+    if source.nan:
+        require_no_infinity(task, rows)
+    elif isinstance(source, PassedRows):
+        require_all_finite(task, rows, source.bounds, source.passed.argument, own=True)
+    else:
+        names, argument = (source.names, source.argument) if isinstance(source, BlockRows) else (None, "X")
+        require_all_finite(task, rows, source.bounds, argument, names=names)
 
-    def read(first: int, part: np.ndarray) -> None:
-        task.leave_if_cancelled()
-        fill(first, part)
 
-    return read
-
-
-def _require_finite(task: Task, rows: Rows, source: dict[str, Any], finite: bool) -> None:
+def _require_finite(task: Task, rows: Rows | StreamedRows, source: Source, finite: bool) -> None:
     """Raise the same error on all ranks if a row has NaN or infinity. `finite` is what `Rows.read` has found."""
-    if not source.get("finite") and not all(task.comm.allgather(finite)):
+    if not source.finite and not all(task.comm.allgather(finite)):
         _look_through(task, rows, source)
 
 
-@contextmanager
-def _readable(task: Task, source: dict[str, Any]) -> Iterator[tuple[tuple[int, int], Fill]]:
-    """The shape of this rank's rows in a file, a result or the memory of the process that sent them; and a reader."""
-    first, last = source["bounds"][task.comm.rank : task.comm.rank + 2]
-    shape, dtype = (last - first, int(source["shape"][1])), np.dtype(source["dtype"])
-    row_bytes = shape[1] * dtype.itemsize
-    if "file" in source:
-        yield shape, copying(file_rows(source)[first:last])
-    elif "block" in source:
-        with SharedBlock.open(source["block"]) as block:
-            yield shape, copying(block.array(shape, dtype, source["offset"] + first * row_bytes))
-    else:
-        place = dict(source["memory"])
-        address, memory = place.pop("address"), ProcessMemory(**place)
-        yield shape, lambda start, part: memory.read(address + (first + start) * row_bytes, part)
-        memory.require_running()
-
-
 def write_block(
-    task: Task, target: dict[str, Any], bounds: list[int], parts: Iterable[np.ndarray], lasting: bool = False
+    task: Task, target: Target, bounds: list[int], parts: Iterable[np.ndarray], lasting: bool = False
 ) -> None:
     """Write this rank's rows of a result, a part at a time, into the shared block that the notebook has created.
 
-    If the target is for this rank's rows only, ``first`` in it is the number of its first row. `lasting` says that the
-    parts are the same at the end of the task. They are then sent to the notebook's host without being written here.
+    `lasting` says that the parts are the same at the end of the task. They are then sent to the notebook's host
+    without being written here.
     """
-    dtype, (first, last) = np.dtype(target["dtype"]), bounds[task.comm.rank : task.comm.rank + 2]
-    row_bytes = int(np.prod(target["shape"][1:])) * dtype.itemsize
-    begin = place = target["offset"] + (first - target.get("first", 0)) * row_bytes
-    if lasting and "number" in target:
+    dtype, (first, last) = target.dtype, bounds[task.comm.rank : task.comm.rank + 2]
+    row_bytes = int(np.prod(target.shape[1:])) * dtype.itemsize
+    begin = at = target.offset + (first - target.first) * row_bytes
+    if lasting and target.number is not None:
         made = (part.astype(dtype, copy=False) for part in parts)
-        task.written.append((target["number"], begin, (last - first) * row_bytes, made))
+        task.written.append(Written(target.number, begin, (last - first) * row_bytes, made))
         return
-    with task.transferring(), SharedBlock.open(target["path"], writable=True) as shared:
+    with task.transferring(), SharedBlock.open(target.path, writable=True) as shared:
         for part in parts:
-            shared.write(part.astype(dtype, copy=False), place)
-            place += part.size * dtype.itemsize
-    if "number" in target:  # the memory is that of another host than the notebook's, see `travel`
-        task.written.append((target["number"], begin, place - begin, None))
+            shared.write(part.astype(dtype, copy=False), at)
+            at += part.size * dtype.itemsize
+    if target.number is not None:
+        task.written.append(Written(target.number, begin, at - begin, None))
 
 
 @contextmanager
-def held_open(target: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def held_open(target: Target) -> Iterator[Target]:
     """Keep the shared block of a result open, also if the process that created it ends."""
-    with SharedBlock.open(target["path"], writable=True) as block:
-        yield {**target, "path": block.path}
+    with SharedBlock.open(target.path, writable=True) as block:
+        yield replace(target, path=block.path)
 
 
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -13,17 +13,32 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from xpulab.libraries import oneapi
 from xpulab.sharing import host_memory
+
+if TYPE_CHECKING:
+    import dpctl
 
 __all__ = ["describe"]
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
 
 
-def describe() -> dict[str, Any]:
+class HostFacts(TypedDict):
+    """The document; `describe` says what its fields are."""
+
+    host: str
+    cores: list[list[int]]
+    memory_total: int
+    memory_available: int
+    libraries: str
+    devices: list[dict[str, object]]
+    errors: list[str]
+
+
+def describe() -> HostFacts:
     """Describe the host, its cores, its memory and its devices.
 
     Returns
@@ -33,16 +48,18 @@ def describe() -> dict[str, Any]:
         in one list per physical core; ``memory_total`` and ``memory_available`` in bytes; ``libraries``, the folder of
         the oneAPI runtime; ``devices``, a list of dicts; and ``errors``, a list of texts.
     """
-    document: dict[str, Any] = {
+    document: HostFacts = {
         "host": platform.node(),
         "cores": _cores(),
+        "memory_total": 0,
+        "memory_available": 0,
         "libraries": "",
         "devices": [],
         "errors": [],
     }
-    document["memory_total"] = document["memory_available"] = 0
     with _noting(document["errors"]):
-        document.update(memory_total=host_memory.total(), memory_available=host_memory.available())
+        total, available = host_memory.total(), host_memory.available()
+        document["memory_total"], document["memory_available"] = total, available
     with _noting(document["errors"]):
         _runtime(document)
     return document
@@ -70,7 +87,7 @@ def _cores() -> list[list[int]]:
     return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
 
 
-def _runtime(document: dict[str, Any]) -> None:
+def _runtime(document: HostFacts) -> None:
     os.environ.pop(oneapi.SELECTOR, None)  # with it the runtime would number the devices differently
     document["libraries"] = str(oneapi.load())
     import dpctl
@@ -84,7 +101,7 @@ def _runtime(document: dict[str, Any]) -> None:
             document["devices"].append(_device(device, backend, index))
 
 
-def _device(device: Any, backend: str, index: int) -> dict[str, Any]:
+def _device(device: dpctl.SyclDevice, backend: str, index: int) -> dict[str, object]:
     from dpctl.utils import intel_device_info
 
     # dpctl 0.17 gives neither the PCI address nor the UUID of a device, only the PCI number of its model.
@@ -109,7 +126,7 @@ def _device(device: Any, backend: str, index: int) -> dict[str, Any]:
     }
 
 
-def _sub_devices(device: Any) -> int:
+def _sub_devices(device: dpctl.SyclDevice) -> int:
     """Return the number of tiles of a GPU; 0 if it has none, or if the runtime lists each tile as a device."""
     import dpctl
 

@@ -6,51 +6,46 @@ import asyncio
 import contextlib
 import os
 import platform
-import resource
-import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.engine.comm import Communicator, PeerFailed
-from xpulab.engine.helper import Helper, SentCheckpoint
-from xpulab.engine.host import host_of, show_board
-from xpulab.engine.interruptible import WORLD, Intracomm
-from xpulab.engine.travel import travelled
-from xpulab.engine.waiting import interrupt
-from xpulab.exceptions import NeverAnsweredError
+from xpulab.engine.comm import Communicator, Interrupted, PeerFailed
+from xpulab.engine.communicators import Communicators
+from xpulab.engine.host import Placement, host_of, show_board
+from xpulab.engine.hosts.helper import Helper, SentCheckpoint
+from xpulab.engine.hosts.rows import Written, travelled
+from xpulab.engine.interruptible import WORLD
+from xpulab.engine.phases import Phases
+from xpulab.engine.registry import METRIC_NAMES, TASKS
+from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+from xpulab.engine.waiting import ignore_interrupts
+from xpulab.exceptions import NeverAnsweredError, error_fields
 from xpulab.kernels.kmeans.tune import MODE, Tuner
 from xpulab.kernels.rows import Fill, Rows
 from xpulab.kernels.runtime.device import Device
-from xpulab.sharing.board import PHASES, Board
+from xpulab.kernels.streamed import Reading, StreamedRows
+from xpulab.sharing.answers import LastCall, Reply, Status
+from xpulab.sharing.board import Board
 from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.hangs import Watch
 from xpulab.sharing.leaving import tell_exits
 from xpulab.sharing.memory import SharedBlock
-from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+from xpulab.sharing.sources import Description, SharedArray, Source
 
-__all__ = ["Engine", "Interrupted", "Task", "task", "this_engine", "users_code", "warm_up", "warms_up"]
+__all__ = ["ArrivedRows", "Engine", "Task", "this_engine", "warm_up", "warms_up"]
 
 _HEARTBEAT = 0.5  # seconds between two heartbeats
 _IDLE = 1.0  # seconds without a task after which an engine does other work
 
 #: Keys of a task's result that its report shows. Other parts of the result may be large, and are not kept.
-FIGURES = ("rows", "tile", "tuning", "history", "metrics", "converged")
-
-_Function = Callable[..., dict[str, Any]]
-
-#: Name of a task -> the function that runs on every rank. The decorator `task` adds entries.
-TASKS: dict[str, _Function] = {}
-
-
-#: Name of a task -> names of the metrics of its iterations; the task minimises or maximises the first one.
-METRIC_NAMES: dict[str, tuple[str, ...]] = {}
-
+FIGURES = ("rows", "launch_shape", "tuning", "history", "metrics", "converged", "reading", "notes")
 
 #: Functions that an idle engine runs before the first task; see `warms_up`.
 _WARM_UPS: list[Callable[[Engine], None]] = []
@@ -68,46 +63,12 @@ def warm_up(engine: Engine) -> None:
         prepare(engine)
 
 
-def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:
-    """Register a function as a task. The function gets the `Task` and the payload as keywords, and returns a dict.
-
-    Parameters
-    ----------
-    name : str
-        Name with which the notebook asks for the task.
-    metrics : tuple of str
-        Names of the metrics of its iterations; it minimises or maximises the first one. If the result has a
-        ``history``, each entry consists of run, iteration, these metrics, and seconds.
-    """
-
-    def register(function: _Function) -> _Function:
-        TASKS[name] = function
-        METRIC_NAMES[name] = metrics
-        return function
-
-    return register
-
-
 _engines: list[Engine] = []  # at most one: that of this process
 
 
 def this_engine() -> Engine | None:
-    """The engine of this process, or None."""
+    """Return the engine of this process, or None."""
     return _engines[0] if _engines else None
-
-
-class Interrupted(Exception):
-    """The task was cancelled, on all ranks at the same point.
-
-    Attributes
-    ----------
-    result : dict
-        The result of the task so far.
-    """
-
-    def __init__(self, result: dict[str, Any] | None = None) -> None:
-        super().__init__()
-        self.result = result or {}
 
 
 class Engine:
@@ -120,19 +81,19 @@ class Engine:
     device : Device
         The SYCL device of this rank.
     tuner : Tuner
-        The launch parameters that were measured on the device.
+        The launch shapes that were measured on the device.
     handles : dict of str to objects with `nbytes`
         Rows and explorers' states by the id of their handle, until the notebook deletes the handle.
-    abouts : dict of str to dict
-        Descriptions of the rows that all clients may use, see `ShardedArray.about`.
-    last : dict or None
-        The latest call of an estimator that has ended: the notebook's description, and this rank's answer.
+    descriptions : dict of str to Description
+        Descriptions of the rows that all clients may use, by the id of their handle.
+    last : LastCall or None
+        The latest call of an estimator that has ended.
     namespace : dict
         Variables of the cells that ran on this rank.
     task : Task or None
         The running task.
     lent : dict of tuple of int to list of SharedBlock
-        Pid of a client and number of its task -> memory of the task's result, see `Task.lend`.
+        Pid of a client and number of its task -> memory of the task's result, see `Task.arrays_for_client`.
     transcript : str
         File with the output of the last user's code on this rank.
     host : RankHost
@@ -143,28 +104,27 @@ class Engine:
         This rank's record on the board.
     helper : Helper or None
         The helper rank, if no engine runs on the notebook's host.
+    communicators : Communicators
+    at_each_beat : callable
+        Called by the thread of the heartbeat.
     torchrun : Torchrun or None
         torchrun's variables, for users' code; None in a script, which has those of the program that has started it.
     """
 
-    def __init__(
-        self, placement: dict[str, Any], several_hosts: bool = False, helper: Sequence[MPI.Intracomm] = ()
-    ) -> None:
+    def __init__(self, placement: Placement, several_hosts: bool = False, helper: Sequence[MPI.Intracomm] = ()) -> None:
         world = WORLD
-        self.rank: int = world.rank
-        self.size: int = world.size
+        self.rank, self.size = world.rank, world.size
         self.placement = placement
         self.device = Device()
         # All ranks need the same mode, because it decides which collectives they call.
         self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}
-        self.abouts: dict[str, dict[str, Any]] = {}
-        self.last: dict[str, Any] | None = None
-        self.namespace: dict[str, Any] = {}
+        self.descriptions: dict[str, Description] = {}
+        self.last: LastCall | None = None
+        self.namespace: dict[str, object] = {}
         self.transcript = ""
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
-        self._communicators: dict[tuple[int, ...], Intracomm] = {}
         self.helper = Helper(*helper) if helper else None
         self.host, comm = host_of(world, several_hosts, self.helper is not None)
         board = Board.create(self.size) if self.host.leads else None
@@ -172,40 +132,41 @@ class Engine:
         self.board = board or Board.open(path)
         self.torchrun = self._torchrun() if placement else None
         self.record = self.board.ranks[self.rank]
-        self._comm, self._ends = world.Dup(), world.Dup()
-        self._users_world()
-        self._generation = 0
-        self._abandoned: list[MPI.Intracomm] = []
+        self.communicators = Communicators(self.helper)
         self._stale = False
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
         self._watched: tuple[Task, Watch] | None = None  # the user's code that runs
+        self.at_each_beat: Callable[[], None] = lambda: None
         self.record["pid"] = os.getpid()
         tell_exits(self._leave)
-        self.record["tile"] = f"none used yet, {self.tuner.summary}".encode()
+        self.record["launch_shape"] = f"none used yet, {self.tuner.summary}".encode()
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
         _engines[:] = [self]
 
-    def describe(self) -> dict[str, Any]:
-        """The description of this rank: rank, host, pid, device, cores and so on."""
-        return {
-            "rank": self.rank,
-            "mpi_rank": self.placement.get("mpi_rank", self.rank),
-            "size": self.size,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "device": self.device.describe(),
-            "cores": sorted(os.sched_getaffinity(0)),
-            "here": self.host.here,
-            "board": self.board.path,
-            "memory_used": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
-            "selector": self.placement.get("selector", ""),
-            "tiles": str(self.tuner.path) if self.tuner.mode != "0" else "",
-        }
+    def describe(self) -> EngineDescription:
+        """Return what this rank tells about itself."""
+        return EngineDescription(
+            rank=self.rank,
+            mpi_rank=self.placement.get("mpi_rank", self.rank),
+            host=platform.node(),
+            pid=os.getpid(),
+            device=self.device.describe(),
+            cores=tuple(sorted(os.sched_getaffinity(0))),
+            here=self.host.here,
+            board=self.board.path,
+            mpi=MPI.Get_library_version().splitlines()[0].strip("\0 "),
+            selector=self.placement.get("selector", ""),
+            launch_shapes=str(self.tuner.path) if self.tuner.mode != "0" else "",
+        )
+
+    @property
+    def bytes_of_handles(self) -> int:
+        """Bytes on the device that outlive a task."""
+        return sum(rows.nbytes for rows in self.handles.values())
 
     def run(
-        self, name: str, number: int, payload: dict[str, Any], client: int = 0, unread: Sequence[int] = ()
-    ) -> dict[str, Any]:
+        self, name: str, number: int, payload: dict[str, object], client: int = 0, unread: Sequence[int] = ()
+    ) -> Reply:
         """Run a task, at the same time as all other ranks. It never raises an exception: errors are in the answer.
 
         A user's code, which is a task, may run other tasks (`xpulab.spmd` does). The board then goes on to show the
@@ -226,9 +187,8 @@ class Engine:
 
         Returns
         -------
-        dict
-            ``status`` ("ok", "interrupted", "error" or "peer failed"), ``result``, ``engine`` (rank, host, pid,
-            device), ``seconds`` by phase, ``total`` seconds, and for errors ``error`` (type, message, traceback).
+        Reply
+            The result, or the error, and the seconds.
         """
         if self._waiting is not None:
             self._waiting.cancel()
@@ -237,49 +197,58 @@ class Engine:
         for lender, earlier in list(self.lent):
             if lender == client and earlier not in unread:
                 del self.lent[lender, earlier]
-        current = self.task = Task(self, name, number, client)
         report = payload.pop("report", None)
-        answer: dict[str, Any] = {"status": "ok", "result": {}, "error": None}
-        failed = False
+        called = f"{report['estimator']}.{report['method']}" if isinstance(report, dict) else ""
+        current = self.task = Task(self, name, number, client, called)
+        status: Status = "ok"
+        result: Mapping[str, object] = {}
+        failed, fields = False, None
         try:
             current.check()
-            with travelled(current, payload, Interrupted) as here:
-                answer["result"] = TASKS[name](current, **here)
+            with travelled(current, payload) as here:
+                result = TASKS[name](current, **here)
             # All ranks end the task together, or all learn that one of them has raised an exception.
             failed = current.comm.end(current.has_raised)
         except Interrupted as interrupted:
-            answer.update(status="interrupted", result=interrupted.result)
+            status, result = "interrupted", interrupted.result
             if self.rank == 0:
                 self.board.forget(number)  # all ranks have seen the request; the process that wrote it may have ended
         except PeerFailed:
-            answer.update(status="peer failed")
+            status = "peer failed"
         except KeyboardInterrupt:
             current.raised()
-            answer.update(status="interrupted")
+            status = "interrupted"
         except BaseException as error:
             current.raised()
-            answer.update(status="error", error=_error_fields(error))
+            status, fields = "error", error_fields(error)
         current.close()
+        if current.reading is not None:
+            result = {**result, "reading": asdict(current.reading)}
         self.task = current.outer
         ignore_interrupts()
-        if "history" in answer["result"]:
-            answer["result"]["metrics"] = METRIC_NAMES[name]
+        if "history" in result:
+            result = {**result, "metrics": METRIC_NAMES[name]}
         self._stale = failed or self.board.failed(number)
-        answer["seconds"] = current.seconds()
-        answer["total"] = time.perf_counter() - current.started
-        answer["engine"] = {
-            "rank": self.rank,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "device": self.device.name,
-            "cores": sorted(os.sched_getaffinity(0)),
+        reply: Reply = {
+            "status": status,
+            "result": result,
+            "error": fields,
+            "seconds": current.seconds(),
+            "total": time.perf_counter() - current.started,
+            "engine": {
+                "rank": self.rank,
+                "host": platform.node(),
+                "pid": os.getpid(),
+                "device": self.device.name,
+                "cores": sorted(os.sched_getaffinity(0)),
+            },
         }
         if report is not None:
-            figures = {key: value for key, value in answer["result"].items() if key in FIGURES}
-            self.last = {"report": report, "reply": {**answer, "result": figures}}
-        return answer
+            figures = {key: value for key, value in result.items() if key in FIGURES}
+            self.last = {"report": report, "reply": {**reply, "result": figures}}
+        return reply
 
-    def run_sent(self, about: tuple[str, int, int, Sequence[int]], payload: dict[str, Any]) -> dict[str, Any]:
+    def run_sent(self, about: tuple[str, int, int, Sequence[int]], payload: dict[str, object]) -> Reply:
         """Run a task that the notebook has sent: `about` is its name and number, the client, and its unread tasks."""
         name, number, client, unread = about
         return self.run(name, number, payload, client, unread)
@@ -289,37 +258,14 @@ class Engine:
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
 
     def renew_communicators(self) -> None:
-        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered.
-
-        All ranks call this together.
-        """
-        self._generation += 1
-        # Requests may still be pending on the old communicators, so they must not be freed.
-        self._abandoned += [self._comm, self._ends, *self._communicators.values()]
-        self._communicators.clear()
-        self._comm = WORLD.Create_group(WORLD.group, self._generation)
-        self._ends = self._comm.Dup()
-        if self.helper is not None:
-            self.helper.renew(self._generation)
-        self._users_world()
+        """Make new communicators after a failure. All ranks call this together."""
+        self.communicators.renew()
         self._stale = False
-
-    @property
-    def pairs(self) -> MPI.Intracomm:
-        """A communicator for messages between two ranks within a task, of which the helper rank is a member."""
-        return self._comm if self.helper is None else self.helper.pairs
 
     def show_board(self, folder: str) -> None:
         """Tell the relay or the agent of this host where the board is."""
         if self.host.leads:
             show_board(folder, self.board.path, [self.rank, *self.host.followers])
-
-    def communicator(self, ranks: Sequence[int]) -> Intracomm:
-        """The communicator of these ranks for a user's code. Only these ranks take part in its creation."""
-        ranks = tuple(ranks)
-        if ranks not in self._communicators:
-            self._communicators[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
-        return self._communicators[ranks]
 
     def _torchrun(self) -> Torchrun:
         """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
@@ -329,16 +275,13 @@ class Engine:
         places = WORLD.allgather(port.place)
         return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
 
-    def _users_world(self) -> None:
-        """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted. All ranks call this together."""
-        setattr(MPI, "COMM_WORLD", self.communicator(range(self.size)))  # noqa: B010 -- mpi4py declares it final
-
     def _beat(self) -> None:
         while True:
             self.record["heartbeat"] = time.time()
             if (watched := self._watched) is not None:
                 task, watch = watched
                 task.hopeless = watch.look()
+            self.at_each_beat()
             time.sleep(_HEARTBEAT)
 
     def _leave(self, status: int) -> None:
@@ -356,7 +299,15 @@ class Engine:
             self.record["waits"] = 0
 
 
-class Task:
+@dataclass(frozen=True)
+class ArrivedRows(Source):
+    """This rank's rows, which have come from another host, on its device, and whether all were finite."""
+
+    rows: Rows
+    all_finite: bool
+
+
+class Task(Phases):
     """One task on one rank: its communicator, its device, its clock.
 
     Attributes
@@ -371,25 +322,26 @@ class Task:
         The ranks that work on this task; the others wait for its end.
     hopeless : str
         Why nothing can answer the call in which this rank waits; empty if it does not wait for ever.
-    transfer : float
-        Seconds of transfers of rows between the notebook and the device; the task adds to it.
-    written : list of tuple
-        Parts of results for another host: number of the result, offset, number of bytes, and an iterable that makes the
-        rows in parts; None if this rank has written them into its memory for the result.
+    written : list of Written
+        Parts of results for the notebook's host, on another host.
+    reading : Reading or None
+        What was read of rows that the device does not keep.
     """
 
-    def __init__(self, engine: Engine, name: str, number: int, client: int) -> None:
+    def __init__(self, engine: Engine, name: str, number: int, client: int, called: str = "") -> None:
         self.engine = engine
         self.number = number
         self.device = engine.device
         self.outer = engine.task
         self.ranks: Sequence[int] = range(engine.size)
-        self.comm = Communicator(engine._comm, self.failed, engine._ends, not engine.host.several)
+        self.comm = Communicator(
+            engine.communicators.tasks, self.failed, engine.communicators.ends, not engine.host.several
+        )
         self.hopeless = ""
-        self.transfer = 0.0
-        self.written: list[tuple[int, int, int, Iterable[np.ndarray] | None]] = []
+        self.begin_phases()
+        self.written: list[Written] = []
+        self.reading: Reading | None = None
         self.started = time.perf_counter()
-        self.device.kernel_seconds = self.device.compile_seconds = 0.0
         self.device.while_compiling = self.leave_if_cancelled
         record = engine.record
         record["seconds"] = record["total"] = 0
@@ -397,16 +349,17 @@ class Task:
         record["metrics"] = record["passes"] = np.nan
         record["metric_names"] = ",".join(METRIC_NAMES.get(name, ())).encode()
         record["doing"] = b""
+        record["done"] = record["steps"] = 0
         self.client = client
         if self.outer is None:
-            record["name"], record["client"], record["task"] = name.encode(), client, number
+            record["name"], record["client"], record["task"] = (called or name).encode(), client, number
 
     def cancelled(self) -> bool:
-        """Whether this rank has seen the request to stop. Other ranks may not have: reduce it before a decision."""
+        """Return whether this rank has seen the request to stop. Others may not have: reduce it before a decision."""
         return self.engine.board.cancelled(self.number) or (self.outer is not None and self.outer.cancelled())
 
     def failed(self) -> bool:
-        """Whether a rank has raised an exception, in this task or in the user's code in which it runs.
+        """Return whether a rank has raised an exception, in this task or in the user's code in which it runs.
 
         Raises
         ------
@@ -473,8 +426,8 @@ class Task:
     def await_message(self, comm: MPI.Intracomm, rank: int, tag: int) -> None:
         """Return at once: rank 0 receives results when it has computed its own."""
 
-    def lend(self, parts: Sequence[np.ndarray]) -> str:
-        """Copy arrays into shared memory, one after the other, for the client.
+    def arrays_for_client(self, parts: Sequence[np.ndarray]) -> bytes | SharedArray:
+        """Copy arrays for the client, one after the other.
 
         This rank holds the memory until the client's thread sends its next task, or has ended and another thread sends
         one. By then the thread has mapped it.
@@ -485,70 +438,49 @@ class Task:
 
         Returns
         -------
-        str
-            The path with which the client opens the memory.
+        bytes or SharedArray
+            The bytes of the arrays: in shared memory, with dtype uint8, or from another host in the answer.
         """
-        block = SharedBlock.create(sum(part.nbytes for part in parts))
+        if not self.engine.host.here:
+            return b"".join(part.tobytes() for part in parts)
+        nbytes = sum(part.nbytes for part in parts)
+        block = SharedBlock.create(nbytes)
         self.engine.lent.setdefault((self.client, self.number), []).append(block)
         at = 0
         for part in parts:
             block.write(part, at)
             at += part.nbytes
-        return block.path
+        return SharedArray(block.path, (nbytes,), np.dtype(np.uint8))
 
-    def given(self, parts: Sequence[np.ndarray]) -> bytes | dict[str, Any]:
-        """Arrays for the client, one after the other: their place in shared memory, or, from another host, bytes."""
-        if self.engine.host.here:
-            return {"path": self.lend(parts), "nbytes": sum(part.nbytes for part in parts)}
-        return b"".join(part.tobytes() for part in parts)
-
-    def show(self, **fields: Any) -> None:
+    def show(self, *, metrics: Sequence[float] | np.ndarray = (), **fields: object) -> None:
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""
         record = self.engine.record
-        metrics = fields.pop("metrics", ())
         record["metrics"][: len(metrics)] = metrics
-        for field, value in fields.items():
-            record[field] = value
         if "iteration" in fields:
             record["doing"] = b""
+        if "doing" in fields:
+            record["done"] = record["steps"] = 0
+        for field, value in fields.items():
+            record[field] = value
         record["seconds"] = list(self.seconds().values())
         record["total"] = time.perf_counter() - self.started
 
-    def show_tile(self, rows: Any, n_clusters: int) -> str | None:
-        """Write the launch parameters (tile) for these sizes on the board, and return them; None for sparse rows."""
-        if not isinstance(rows, Rows):
+    def show_launch_shape(self, rows: object, n_clusters: int) -> str | None:
+        """Write the launch shape for these sizes on the board, and return it; None for sparse rows."""
+        if not isinstance(rows, Rows | StreamedRows):
             return None
         tuner = self.engine.tuner
-        tile = tuner.describe(rows.dtype, rows.n_features, n_clusters)
-        self.engine.record["tile"] = (tile if tuner.mode == "0" else f"{tile}, {tuner.summary}").encode()
-        return tile
+        shape = tuner.describe(rows.dtype, rows.n_features, n_clusters)
+        self.engine.record["launch_shape"] = (shape if tuner.mode == "0" else f"{shape}, {tuner.summary}").encode()
+        return shape
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds by phase so far."""
-        spent = (
-            self.transfer,
-            self.device.compile_seconds,
-            self.device.kernel_seconds,
-            self.comm.communicate,
-            self.comm.wait,
-        )
-        return dict(zip(PHASES, spent, strict=True))
-
-    def read_in_order(self, shape: tuple[int, int], dtype: Any, fill: Fill) -> tuple[Rows, bool]:
-        """Read rows to the device with a function that gives them from the first to the last; see `Rows.read`."""
-        return Rows.read(self.device, shape, dtype, fill, threads=1)
-
-    @contextlib.contextmanager
-    def transferring(self) -> Iterator[None]:
-        """Count the seconds of the body as transfer, without those of kernels and of communication."""
-
-        def others() -> float:
-            return sum(seconds for phase, seconds in self.seconds().items() if phase != "transfer")
-
-        before = others() + self.transfer
-        started = time.perf_counter()
-        yield
-        self.transfer += max(0.0, time.perf_counter() - started - (others() + self.transfer - before))
+    def read_in_order(self, source: Source, fill: Fill) -> ArrivedRows:
+        """Read this rank's rows to the device with a function that gives them from the first to the last."""
+        rows, finite = Rows.read(self.device, source.shape_of(self.comm.rank), source.dtype, fill, threads=1)
+        return ArrivedRows(
+            source.shape, source.dtype, source.bounds, rows, finite,
+            nan=source.nan, finite=source.finite, keep=source.keep,
+        )  # fmt: skip
 
     @property
     def has_raised(self) -> bool:
@@ -562,34 +494,4 @@ class Task:
     def close(self) -> None:
         """End the task on the board."""
         task = 0 if self.outer is None else self.outer.number
-        self.show(task=task, doing=b"", device_bytes=sum(rows.nbytes for rows in self.engine.handles.values()))
-
-
-def _error_fields(error: BaseException) -> dict[str, str]:
-    """The parts of an error that `deploy.tasks.answers` needs to raise it in the notebook."""
-    return {
-        "type": type(error).__name__,
-        "module": type(error).__module__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-    }
-
-
-def ignore_interrupts() -> None:
-    """Ignore SIGINT. The notebook stops a task through the board, so that all ranks stop at the same point."""
-    while True:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return
-        except KeyboardInterrupt:  # a late signal for a user's code that has ended
-            pass
-
-
-@contextlib.contextmanager
-def users_code() -> Iterator[None]:
-    """A context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board."""
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        ignore_interrupts()
+        self.show(task=task, doing=b"", device_bytes=self.engine.bytes_of_handles)

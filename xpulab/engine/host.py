@@ -1,17 +1,28 @@
-"""Which ranks run on the host of this rank, and on that of the notebook."""
+"""Which ranks run on the host of this rank, and on that of the notebook; where a rank is placed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from mpi4py import MPI
 
+from xpulab.sharing.descriptions import HelperDescription
 from xpulab.sharing.folder import BOARD, write_private
 
-__all__ = ["RankHost", "host_of", "show_board"]
+__all__ = ["Placement", "RankHost", "host_of", "show_board"]
+
+
+class Placement(TypedDict, total=False):
+    """What the notebook tells a rank of its place; a rank of a script is told nothing."""
+
+    environment: dict[str, str]
+    cores: list[int]
+    selector: str
+    mpi_rank: int
 
 
 class RankHost:
@@ -50,11 +61,11 @@ class RankHost:
         self.followers = [other for other, leader in enumerate(self.leaders) if leader == mine and other != rank]
 
     def elsewhere(self, rank: int) -> bool:
-        """Whether a rank runs on another host than the notebook's."""
+        """Return whether a rank runs on another host than the notebook's."""
         return self.leaders[rank] != self.leaders[self.carrier]
 
     def others(self) -> list[int]:
-        """The ranks on other hosts than the notebook's."""
+        """Return the ranks on other hosts than the notebook's."""
         return [rank for rank in range(len(self.leaders)) if self.elsewhere(rank)]
 
 
@@ -85,9 +96,7 @@ def host_of(world: MPI.Intracomm, several: bool, helped: bool = False) -> tuple[
     return RankHost(world.rank, leaders), comm
 
 
-def show_board(folder: str, path: str, ranks: list[int], helper: dict[str, Any] | None = None) -> None:
-    """Write into the cluster's folder on this host where its board is, and which ranks write on it.
-
-    `helper` describes the helper rank: ``rank``, ``mpi_rank`` (mpiexec's number), ``pid``, ``host``.
-    """
-    write_private(Path(folder, BOARD), json.dumps({"path": path, "ranks": ranks, "helper": helper}))
+def show_board(folder: str, path: str, ranks: list[int], helper: HelperDescription | None = None) -> None:
+    """Write into the cluster's folder on this host where its board is, and which ranks write on it."""
+    content = {"path": path, "ranks": ranks, "helper": helper and asdict(helper)}
+    write_private(Path(folder, BOARD), json.dumps(content))

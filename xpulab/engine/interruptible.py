@@ -3,7 +3,7 @@
 A blocking call of MPI waits inside the library, where neither Ctrl-C nor the exception of another rank can end it. The
 classes of this module start the nonblocking form of each call instead, and poll it from Python. The rank leaves when it
 is interrupted, or when another rank has raised an exception. Large reductions and broadcasts do block, but only after
-all ranks have reached them; see `meeting`. In all other respects the classes are mpi4py's, of which they are
+all ranks have reached them; see `large_collectives`. In all other respects the classes are mpi4py's, of which they are
 subclasses. The communicators that they make (`Split`, `Create_cart`) are of these classes, too. On an engine,
 `MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are replaced by them.
 """
@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Request as _Request
 
-from xpulab.engine.meeting import MEETING, meet_for, size_of
+from xpulab.engine.large_collectives import MEETING, meet_for, size_of
 from xpulab.engine.waiting import poll
+
+if TYPE_CHECKING:
+    from mpi4py.typing import Buffer, BufSpec
 
 __all__ = ["COLLECTIVES", "KINDS", "MAKERS", "WORLD", "Intracomm", "Request"]
 
@@ -87,55 +90,67 @@ class Prequest(Request, MPI.Prequest):
 class Intracomm(MPI.Intracomm):
     """An `MPI.Intracomm` whose blocking calls can be left. A call that was left makes the communicator useless."""
 
-    def Recv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> None:
+    def Recv(
+        self, buf: BufSpec, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
         """As mpi4py's."""
         _finish(MPI.Intracomm.Irecv(self, buf, source, tag), status)
 
     def Sendrecv(
         self,
-        sendbuf: Any,
+        sendbuf: BufSpec,
         dest: int,
         sendtag: int = 0,
-        recvbuf: Any = None,
+        recvbuf: BufSpec | None = None,
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
-        status: Any = None,
+        status: MPI.Status | None = None,
     ) -> None:
         """As mpi4py's."""
         sent = MPI.Intracomm.Isend(self, sendbuf, dest, sendtag)
         self.Recv(recvbuf, source, recvtag, status)
         _finish(sent)
 
-    def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Literal[True]:
+    def Probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
         """As mpi4py's."""
         poll(lambda: self.Iprobe(source, tag, status))
         return True
 
-    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
+    def Mprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message:
         """As mpi4py's."""
         return poll(lambda: self.Improbe(source, tag, status))
 
-    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def send(self, obj: object, dest: int, tag: int = 0) -> None:
         """As mpi4py's."""
         _finish(MPI.Intracomm.isend(self, obj, dest, tag))
 
-    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+    def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
         """As mpi4py's."""
         _finish(MPI.Intracomm.issend(self, obj, dest, tag))
 
-    def recv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Any:
+    def recv(
+        self,
+        buf: Buffer | None = None,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
         """As mpi4py's; `buf` is not needed."""
         return Request(self.mprobe(source, tag, status).irecv()).wait()
 
     def sendrecv(
         self,
-        sendobj: Any,
+        sendobj: object,
         dest: int,
         sendtag: int = 0,
-        recvbuf: Any = None,
+        recvbuf: Buffer | None = None,
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
-        status: Any = None,
+        status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's; `recvbuf` is not needed."""
         sent = MPI.Intracomm.isend(self, sendobj, dest, sendtag)
@@ -143,11 +158,15 @@ class Intracomm(MPI.Intracomm):
         _finish(sent)
         return received
 
-    def probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> Literal[True]:
+    def probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
         """As mpi4py's."""
         return self.Probe(source, tag, status)
 
-    def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> MPI.Message:
+    def mprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message:
         """As mpi4py's."""
         return poll(lambda: self.improbe(source, tag, status))
 
@@ -155,7 +174,7 @@ class Intracomm(MPI.Intracomm):
         """As mpi4py's."""
         self.Barrier()
 
-    def bcast(self, obj: Any, root: int = 0) -> Any:
+    def bcast(self, obj: object, root: int = 0) -> Any:
         """As mpi4py's."""
         data = MPI.pickle.dumps(obj) if self.rank == root else b""
         size = np.array([len(data)])
@@ -164,7 +183,7 @@ class Intracomm(MPI.Intracomm):
         self.Bcast([block, MPI.BYTE], root)
         return obj if self.rank == root else MPI.pickle.loads(block)
 
-    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+    def scatter(self, sendobj: Sequence[object] | None, root: int = 0) -> Any:
         """As mpi4py's."""
         sending = self.rank == root
         pieces = self._pieces(sendobj) if sending else []
@@ -175,16 +194,16 @@ class Intracomm(MPI.Intracomm):
         self.Scatterv([b"".join(pieces), sizes, MPI.BYTE] if sending else None, [block, MPI.BYTE], root)
         return MPI.pickle.loads(block)
 
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+    def gather(self, sendobj: object, root: int = 0) -> list[Any] | None:
         """As mpi4py's."""
         data = MPI.pickle.dumps(sendobj)
         sizes = np.empty(self.size, np.int64) if self.rank == root else None
         self.Gather(np.array([len(data)]), sizes, root)
         joined = None if sizes is None else bytearray(int(sizes.sum()))
         self.Gatherv([data, MPI.BYTE], None if sizes is None else [joined, sizes, MPI.BYTE], root)
-        return None if sizes is None else _loads_each(joined, sizes)
+        return None if joined is None or sizes is None else _loads_each(joined, sizes)
 
-    def allgather(self, sendobj: Any) -> list[Any]:
+    def allgather(self, sendobj: object) -> list[Any]:
         """As mpi4py's."""
         data = MPI.pickle.dumps(sendobj)
         sizes = np.empty(self.size, np.int64)
@@ -193,7 +212,7 @@ class Intracomm(MPI.Intracomm):
         self.Allgatherv([data, MPI.BYTE], [joined, sizes, MPI.BYTE])
         return _loads_each(joined, sizes)
 
-    def alltoall(self, sendobj: Any) -> list[Any]:
+    def alltoall(self, sendobj: Sequence[object]) -> list[Any]:
         """As mpi4py's."""
         pieces = self._pieces(sendobj)
         sending, receiving = np.array([len(piece) for piece in pieces], np.int64), np.empty(self.size, np.int64)
@@ -202,32 +221,32 @@ class Intracomm(MPI.Intracomm):
         self.Alltoallv([b"".join(pieces), sending, MPI.BYTE], [joined, receiving, MPI.BYTE])
         return _loads_each(joined, receiving)
 
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+    def reduce(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """As mpi4py's, in the order of the ranks."""
         every = self.gather(sendobj, root)
         return None if every is None else functools.reduce(op, every)
 
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    def allreduce(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's, in the order of the ranks."""
         return functools.reduce(op, self.allgather(sendobj))
 
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    def scan(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's."""
         return functools.reduce(op, self.allgather(sendobj)[: self.rank + 1])
 
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    def exscan(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's: None on rank 0."""
         before = self.allgather(sendobj)[: self.rank]
         return functools.reduce(op, before) if before else None
 
-    def _pieces(self, things: Any) -> list[bytes]:
+    def _pieces(self, things: Sequence[object] | None) -> list[bytes]:
         things = list(things or ())
         if len(things) != self.size:
             raise ValueError(f"received {len(things)} objects, expected {self.size}, one for each rank")
         return [MPI.pickle.dumps(thing) for thing in things]
 
 
-def _loads_each(joined: Any, sizes: np.ndarray) -> list[Any]:
+def _loads_each(joined: bytearray, sizes: np.ndarray) -> list[Any]:
     ends = np.cumsum(sizes)
     return [MPI.pickle.loads(memoryview(joined)[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
@@ -237,7 +256,7 @@ def _blocking(name: str) -> Callable[..., None]:
     start = getattr(_owner(name), f"I{name.lower()}")
 
     @functools.wraps(getattr(_owner(name), name))
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+    def call(self: MPI.Comm, *args: object, **kwargs: object) -> None:
         _finish(start(self, *args, **kwargs))
 
     return call
@@ -248,7 +267,7 @@ def _meeting(name: str, least: int) -> Callable[..., None]:
     block, few = getattr(MPI.Intracomm, name), _blocking(name)
 
     @functools.wraps(block)
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+    def call(self: MPI.Intracomm, *args: object, **kwargs: object) -> None:
         nbytes, root = size_of(self, name, args, kwargs)
         if nbytes < least:
             few(self, *args, **kwargs)
@@ -263,7 +282,7 @@ def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
     start = getattr(_owner(name), name)
 
     @functools.wraps(start)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: MPI.Comm, *args: object, **kwargs: object) -> Any:
         return kind(start(self, *args, **kwargs))
 
     return call
@@ -274,7 +293,7 @@ def _making(name: str, collective: bool = True) -> Callable[..., Any]:
     make = getattr(_owner(name), name)
 
     @functools.wraps(make)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: MPI.Comm, *args: object, **kwargs: object) -> Any:
         if collective:
             self.Barrier()
         made = make(self, *args, **kwargs)

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cloudpickle
 
 from xpulab.engine.algorithms import register_all
 from xpulab.engine.algorithms.clustering import explore
-from xpulab.engine.cells import cell
+from xpulab.engine.cells import cell, names
 from xpulab.engine.cells.usage import measured
 from xpulab.engine.cells.users_code import Here, answer_of
-from xpulab.engine.dataset import keep_rows, pieces, rows_of, write_block
-from xpulab.engine.engine import Task, task, warm_up
+from xpulab.engine.dataset import pieces, rows_of, write_block
+from xpulab.engine.engine import Task, warm_up
+from xpulab.engine.registry import task
 from xpulab.engine.torch import tasks as torch_tasks
 from xpulab.kernels.kmeans.choice import kernels_for
+from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows
-from xpulab.sharing.process_memory import can_read
+from xpulab.sharing.answers import UsersResult
+from xpulab.sharing.process_memory import ProcessMemory, can_read
+from xpulab.sharing.sources import Handle, Source, Target
 
-__all__ = ["cell", "torch_tasks"]  # these modules register tasks
+__all__ = ["cell", "names", "torch_tasks"]  # these modules register tasks
 
 register_all()
 
 
 @task("describe")
-def _describe(task: Task) -> dict[str, Any]:
+def _describe(task: Task) -> dict[str, object]:
     """Describe this rank. If no other task follows at once, the engine then prepares kernels for the first fit."""
     task.engine.when_idle(warm_up)
-    return task.engine.describe()
+    return {"engine": task.engine.describe()}
 
 
 @task("reads")
-def _reads(task: Task, memory: dict[str, Any], expected: bytes) -> dict[str, Any]:
+def _reads(task: Task, memory: ProcessMemory, expected: bytes) -> dict[str, object]:
     """Find out whether this rank can read the memory of the process that sends rows.
 
     Ranks of other hosts need not. The helper rank reads it in their place, if there is one: rank 0 asks it.
@@ -46,7 +48,7 @@ def _reads(task: Task, memory: dict[str, Any], expected: bytes) -> dict[str, Any
 
 
 @task("release")
-def _release(task: Task, handles: list[str]) -> dict[str, Any]:
+def _release(task: Task, handles: list[str]) -> dict[str, object]:
     """Free the rows of handles that the notebook has deleted, and the states of explorers of these rows.
 
     The explorers' states must be freed, too, because the notebook may use the shared memory of the rows again.
@@ -55,46 +57,60 @@ def _release(task: Task, handles: list[str]) -> dict[str, Any]:
     views = [name for name, kept in held.items() if isinstance(kept, explore.Held) and kept.handle in handles]
     for handle in [*handles, *views]:
         held.pop(handle, None)
-        task.engine.abouts.pop(handle, None)
+        task.engine.descriptions.pop(handle, None)
     return {}
 
 
 @task("handles")
-def _handles(task: Task) -> dict[str, Any]:
+def _handles(task: Task) -> dict[str, object]:
     """List the rows that all clients may use."""
-    return {"handles": [{**about, "id": handle} for handle, about in task.engine.abouts.items()]}
+    return {"handles": [Handle(handle, rows) for handle, rows in task.engine.descriptions.items()]}
 
 
 @task("last")
-def _last(task: Task) -> dict[str, Any]:
+def _last(task: Task) -> dict[str, object]:
     """Return the last call that has ended, of any client."""
     return {"last": task.engine.last}
 
 
 @task("scatter")
-def _scatter(task: Task, source: dict[str, Any], handle: str, about: dict[str, Any]) -> dict[str, Any]:
+def _scatter(task: Task, source: Source) -> dict[str, object]:
+    """Keep rows under a handle, in place of earlier rows of its name."""
     rows = rows_of(task, source)
-    engine = task.engine
-    namesakes = [] if about["name"] is None else [h for h, a in engine.abouts.items() if a["name"] == about["name"]]
-    _release(task, namesakes)
-    keep_rows(task, rows, {"handle": handle, "about": about})
+    assert source.keep is not None
+    name = source.keep.description.name
+    named = [id for id, each in task.engine.descriptions.items() if each.name == name and id != source.keep.id]
+    _release(task, [] if name is None else named)
     return {"shared": isinstance(rows, Rows) and rows.shared}
 
 
 @task("gather")
-def _gather(task: Task, handle: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    rows = rows_of(task, handle)
+def _gather(task: Task, source: Source, target: Target) -> dict[str, object]:
+    rows = rows_of(task, source)
     consecutive, row_bytes = kernels_for(rows).consecutive, rows.n_features * rows.dtype.itemsize
     parts = (consecutive(rows, *piece) for piece in pieces(rows.n_samples, row_bytes))
-    write_block(task, target, handle["bounds"], parts, lasting=True)
+    write_block(task, target, source.bounds, parts, lasting=True)
+    return {}
+
+
+@task("gather_csr")
+def _gather_csr(task: Task, source: Source, stored: list[int], targets: list[Target]) -> dict[str, object]:
+    """Return sparse rows: their values, their columns, and where each row begins. `stored` has bounds of the values."""
+    rows, (first, last) = rows_of(task, source), stored[task.comm.rank : task.comm.rank + 2]
+    assert isinstance(rows, SparseRows)
+    fetch, (data, indices, indptr) = task.device.fetch, targets
+    for target, array in ((data, rows.data), (indices, rows.indices)):
+        parts = (fetch(array, *piece) for piece in pieces(last - first, target.dtype.itemsize))
+        write_block(task, target, stored, parts)
+    write_block(task, indptr, source.bounds, [first + fetch(rows.indptr, 0, rows.n_samples)])
     return {}
 
 
 @task("run")
-def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False) -> dict[str, Any]:
+def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False) -> UsersResult:
     """Call a function of the user."""
 
-    def code() -> dict[str, Any]:
+    def code() -> UsersResult:
         function, arguments, keywords = cloudpickle.loads(call)
         value = function(Here(task), *arguments, **keywords)
         try:
@@ -104,4 +120,5 @@ def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False)
 
     with measured(profile) as found:
         answer = answer_of(task, transcripts[task.comm.rank], code)
-    return {**answer, **found}
+    answer.update(found)
+    return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,11 +17,13 @@ __all__ = [
     "asked",
     "cause_of",
     "held",
+    "ignore_interrupts",
     "interrupt",
     "interrupted",
     "leave",
     "look",
     "poll",
+    "users_code",
     "watched_by",
 ]
 
@@ -37,7 +40,7 @@ LAST = 20e-3
 GRACE = 1.0
 
 #: Calls that were left. Their buffers must live: the library may write to them as long as the process runs.
-_abandoned: list[Any] = []
+_abandoned: list[object] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
 _asked: Callable[[], bool] = lambda: False  # noqa: E731
 _left: BaseException | None = None
@@ -77,7 +80,7 @@ def cause_of(error: RuntimeError) -> BaseException:
     return _left.with_traceback(error.__traceback__)
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: object) -> None:
     """Handle SIGINT in a user's code.
 
     Raises
@@ -147,7 +150,7 @@ class Pauses:
         self._shared = _switches() != before
 
 
-def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
+def poll(ready: Callable[[], Any], pending: object = None) -> Any:
     """Call `ready` until its answer is true, and return this answer. If the wait is left, `pending` is kept alive."""
     started = time.perf_counter()
     leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
@@ -173,3 +176,23 @@ def poll(ready: Callable[[], Any], pending: Any = None) -> Any:
 def look() -> None:
     """Raise an exception if another rank has raised one."""
     _check()
+
+
+def ignore_interrupts() -> None:
+    """Ignore SIGINT. The notebook stops a task through the board, so that all ranks stop at the same point."""
+    while True:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return
+        except KeyboardInterrupt:  # a late signal for a user's code that has ended
+            pass
+
+
+@contextlib.contextmanager
+def users_code() -> Iterator[None]:
+    """Open a context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board."""
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        ignore_interrupts()

@@ -1,5 +1,11 @@
-"""Random forests, under the names of `sklearn.ensemble`."""
+"""Random forests and gradient boosting, under the names of `sklearn.ensemble`."""
 
+from xpulab.ensemble._boosters import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from xpulab.ensemble._forest import RandomForestClassifier, RandomForestRegressor
 
-__all__ = ["RandomForestClassifier", "RandomForestRegressor"]
+__all__ = [
+    "HistGradientBoostingClassifier",
+    "HistGradientBoostingRegressor",
+    "RandomForestClassifier",
+    "RandomForestRegressor",
+]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.ensemble
 from sklearn.metrics import accuracy_score, r2_score
 
 from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
+from xpulab.data import ShardedArray
 from xpulab.ensemble._growing import ForestProxy
+from xpulab.estimator.results_in_files import in_file
 
 __all__ = ["RandomForestClassifier", "RandomForestRegressor"]
 
@@ -49,7 +53,8 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         Whether each tree is grown from rows that are drawn with replacement, or from all rows.
     oob_score : bool or callable, default=False
         Whether to predict each row with the trees that were grown without it, and to compute the score of these
-        predictions; a callable computes the score from the targets and the predictions.
+        predictions; a callable computes the score from the targets and the predictions, in this process: for it, the
+        targets of a handle are gathered.
     n_jobs : int, optional
         Accepted and ignored: all engines compute.
     random_state : int, RandomState instance or None, default=None
@@ -60,7 +65,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         Whether `fit` adds trees to those of the last fit.
     class_weight : {"balanced", "balanced_subsample"}, dict or list of dict, optional
         Weights of the classes. "balanced" weights are inversely proportional to the numbers of rows of the classes, and
-        "balanced_subsample" weights to their numbers among the rows that are drawn for a tree.
+        "balanced_subsample" weights to their numbers among the rows that are drawn for a tree. scikit-learn 1.9 draws
+        rows by all other weights: if the labels stay on the engines, this process does not have these weights, and
+        `estimators_samples_` raises AttributeError.
     ccp_alpha : non-negative float, default=0.0
         Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
@@ -111,7 +118,12 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
     n_classes_: Any
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RandomForestClassifier:
+    def fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> RandomForestClassifier:
         """Grow the trees.
 
         Parameters
@@ -119,7 +131,7 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         X : array-like or ShardedArray of shape (n_samples, n_features)
             Rows, which are converted to float32 as in scikit-learn. NaN is a missing value.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            Labels. If y is a handle, its labels are gathered in this process.
+            Labels. If X and y are handles with the same rows on each engine, the labels stay on the engines.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows, not negative; 1 by default.
 
@@ -143,7 +155,27 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         """
         return self._grow(X, y, sample_weight)
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
+        """Return the class of each row with the greatest mean of the trees' probabilities.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            As for `predict_proba`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `predict_proba`.
+        """
+        return super().predict(X) if out is None else in_file(self.predict, X, out)
+
+    def predict_proba(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Return the class probabilities of each row: the mean over the trees of the shares of the classes in its leaf.
 
         For a few rows this process computes the probabilities, without the engines.
@@ -151,6 +183,9 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -167,6 +202,8 @@ class RandomForestClassifier(ForestProxy, sklearn.ensemble.RandomForestClassifie
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict_proba, X, out)
         means = self._means("predict_proba", X)
         if means is None:
             with ONE_AT_A_TIME:
@@ -217,7 +254,8 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         Whether each tree is grown from rows that are drawn with replacement, or from all rows.
     oob_score : bool or callable, default=False
         Whether to predict each row with the trees that were grown without it, and to compute the score of these
-        predictions; a callable computes the score from the targets and the predictions.
+        predictions; a callable computes the score from the targets and the predictions, in this process: for it, the
+        targets of a handle are gathered.
     n_jobs : int, optional
         Accepted and ignored: all engines compute.
     random_state : int, RandomState instance or None, default=None
@@ -267,7 +305,12 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
     oob_prediction_: np.ndarray
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RandomForestRegressor:
+    def fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> RandomForestRegressor:
         """Grow the trees.
 
         Parameters
@@ -275,7 +318,7 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         X : array-like or ShardedArray of shape (n_samples, n_features)
             Rows, which are converted to float32 as in scikit-learn. NaN is a missing value.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers. If y is a handle, its numbers are gathered in this process.
+            Numbers. If X and y are handles with the same rows on each engine, the numbers stay on the engines.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows, not negative; 1 by default.
 
@@ -300,7 +343,7 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         """
         return self._grow(X, y, sample_weight)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the prediction for each row: the mean over the trees of the value of its leaf.
 
         For a few rows this process computes the predictions, without the engines.
@@ -308,6 +351,9 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -324,6 +370,8 @@ class RandomForestRegressor(ForestProxy, sklearn.ensemble.RandomForestRegressor)
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         means = self._means("predict", X)
         if means is None:
             with ONE_AT_A_TIME:

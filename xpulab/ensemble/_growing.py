@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import numbers
 import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import NODE_DTYPE, Tree, _forest, _num_samples
 from xpulab.checks import ONE_AT_A_TIME, type_of_target
-from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
-from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import gathered_targets
+from xpulab.ensemble._targets import WEIGHTS_DRAW, Targets
+from xpulab.estimator.columns import beside
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.rows import gathered_targets, stays
 from xpulab.estimator.scoring import ScoredHere
-from xpulab.sharing.memory import SharedBlock
+from xpulab.estimator.sending import Result
+from xpulab.scanning import Scan, read_here, scanned
+from xpulab.sharing.sources import HandleTargets, SharedArray
 
 __all__ = ["ForestProxy"]
 
 _MOST_HERE = 20_000  # largest number of rows times trees for which this process predicts, because sending takes longer
 _ANY_DEPTH = 2**31 - 1
-#: Whether this release of scikit-learn draws the rows of a tree in proportion to their weights.
-_WEIGHTS_DRAW = "sample_weight" in inspect.signature(_forest._generate_sample_indices).parameters
 
 
 class ForestProxy(ScoredHere, Proxy):
@@ -40,6 +41,15 @@ class ForestProxy(ScoredHere, Proxy):
     _rules: ClassVar[Any] = {"dtype": np.float32, "ensure_all_finite": "allow-nan"}
     #: In the hosts' memory: two copies of the rows in float32, the bin of each value, and the state of a growing tree.
     _work_memory: ClassVar[tuple[float, float]] = (96.0, 0.25)
+
+    @property
+    def _least_row(self) -> float:  # type: ignore[override]
+        """Bytes of the bins of a row, one for each value, and of the state of a growing tree."""
+        return self.n_features_in_ + 24.0
+
+    @property
+    def _every_row(self) -> float:  # type: ignore[override]
+        return self._least_row
 
     n_estimators: int
     criterion: str
@@ -60,6 +70,8 @@ class ForestProxy(ScoredHere, Proxy):
     estimators_: list[Any]
     n_outputs_: int
     n_features_in_: int
+    #: Weights by which rows are drawn, if this process has them.
+    _sample_weight: np.ndarray | None
     _index: ShardedArray | None = None
     #: During a fit: for each row the sum of the predictions by trees that were grown without it, and the number of
     #: these trees; and the means that were subtracted from the targets.
@@ -69,68 +81,57 @@ class ForestProxy(ScoredHere, Proxy):
 
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
-        cluster = current_cluster()
+        cluster = current_ranks()
         self._require_computed()
         X = self._checked(cluster, X, reset=True)
-        y = gathered_targets(self, cluster, X, y)
+        y = self._checked_targets(cluster, X, y)
         weights: Any = self._weights(sample_weight, X, dtype=np.float64)
         if isinstance(weights, ShardedArray):  # a rank has passed the weights of its own rows
-            weights = weights.gather()
-        weights = None if weights is None else weights.astype(np.float64, copy=False)
-        y, classes, weights = self._read_targets(y, weights)
+            weights = weights.gather().astype(np.float64, copy=False)
+        targets = Targets.read(self, cluster, y, weights)
         n = X.shape[0]
-        self._n_samples, self._sample_weight = n, weights
-        draws = self._draws(n, weights)
+        self._n_samples = n
+        self._keep_weights(targets)
+        draws = self._draws(n, targets.to_draw(self, cluster))
         self._validate_estimator()
         if not self.warm_start and hasattr(self, "estimators_"):
             del self.estimators_  # the trees of an earlier fit do not belong to the new targets
         before = getattr(self, "estimators_", [])
-        random_state = check_random_state(self.random_state)
-        there, more = len(before), self.n_estimators - len(before)
-        if more < 0:
-            raise ValueError(
-                f"n_estimators={self.n_estimators} must be larger or equal to len(estimators_)={there} when "
-                "warm_start==True"
-            )
-        if more == 0:
+        trees = self._new_trees(len(before))
+        if not trees:
             warnings.warn(
                 "Warm-start fitting without increasing n_estimators does not fit new trees.", UserWarning, stacklevel=3
             )
             if self.oob_score and not hasattr(self, "oob_score_"):
-                self._score_oob(X, y)
+                self._score_oob(cluster, X, targets)
             return self._decapsulated()
-        if there:
-            random_state.randint(np.iinfo(np.int32).max, size=there)
-        trees = [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
         if self.oob_score:
-            self._require_oob(y)
+            self._require_oob(targets.some)
         # The ranks can compute these predictions only if all trees are new, and none is pruned afterwards.
-        together = bool(self.oob_score) and not there and self.ccp_alpha == 0
-        self._range = _joined(self._range if there else None, y)
-        middle = np.zeros(y.shape[1])
-        if self.criterion in ("squared_error", "friedman_mse"):
-            middle = y.mean(axis=0)
+        together = bool(self.oob_score) and not before and self.ccp_alpha == 0
+        self._range = _joined(self._range if before else None, targets)
+        centred = self.criterion in ("squared_error", "friedman_mse")
+        middle = targets.mean if centred else np.zeros(self.n_outputs_)
 
-        def send(outgoing: Outgoing) -> dict[str, Any]:
-            return {"y": outgoing.send(y - middle), "shares": None if weights is None else outgoing.send(weights)}
+        def send(outgoing: Outgoing) -> dict[str, SharedArray | HandleTargets | None]:
+            return {"y": targets.sent(cluster, outgoing, middle), "shares": targets.sent_weights(outgoing)}
 
-        growth = self._absolute(n)
-        self._index = None
+        growth, self._index = self._absolute(n), None
         with self._fitting(X):
             answer = self._ask(
                 cluster,
                 "fit",
                 "forest.grow",
                 X,
-                more=send,
-                classes=classes,
+                send_more=send,
+                classes=targets.counts,
                 seeds=[int(tree.random_state) for tree in trees],
                 growth=growth,
                 draws=draws,
-                by_weight=_WEIGHTS_DRAW,
+                by_weight=WEIGHTS_DRAW,
                 balanced=getattr(self, "class_weight", None) == "balanced_subsample" and self.bootstrap,
                 oob=together,
-                then=lambda answer: self._take(answer, trees, classes, middle),
+                finish=lambda answer: self._take(answer, trees, targets.counts, middle),
             )
             for tree in trees:
                 tree.max_features_ = growth["max_features"]
@@ -138,8 +139,46 @@ class ForestProxy(ScoredHere, Proxy):
             if together:
                 self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
             if self.oob_score:
-                self._score_oob(X, y)
+                self._score_oob(cluster, X, targets)
         return self._decapsulated()
+
+    def _checked_targets(self, cluster: Ranks, X: Any, y: Any) -> np.ndarray | ShardedArray:
+        """Check y as scikit-learn does; what the engines have or read beside the rows of X does not come here."""
+        y = beside(y, X, cluster, np.float64)
+        if not stays(y, X):
+            return gathered_targets(self, cluster, X, y)
+        y.source(cluster)
+        y.require_finite("y")
+        handle: ShardedArray = y
+        return handle
+
+    def _keep_weights(self, targets: Targets) -> None:
+        """Keep the weights by which rows are drawn, for `estimators_samples_`, unless the engines alone have them."""
+        if hasattr(self, "_sample_weight"):
+            del self._sample_weight
+        if targets.of_classes is None or not WEIGHTS_DRAW:
+            self._sample_weight = targets.weights
+
+    def _get_estimators_indices(self) -> Any:
+        if self.bootstrap and hasattr(self, "estimators_") and not hasattr(self, "_sample_weight"):
+            raise AttributeError(
+                "class_weight and a y of rows on the engines were given, whose rows were drawn by weights that only "
+                "the engines had; for estimators_samples_, fit with y.gather()"
+            )
+        return super()._get_estimators_indices()
+
+    def _new_trees(self, there: int) -> list[Any]:
+        """Return the trees to grow in addition to those of a warm start, with scikit-learn's random numbers."""
+        more = self.n_estimators - there
+        if more < 0:
+            raise ValueError(
+                f"n_estimators={self.n_estimators} must be larger or equal to len(estimators_)={there} when "
+                "warm_start==True"
+            )
+        random_state = check_random_state(self.random_state)
+        if more and there:
+            random_state.randint(np.iinfo(np.int32).max, size=there)
+        return [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
 
     def _decapsulated(self) -> Any:
         return self
@@ -159,36 +198,6 @@ class ForestProxy(ScoredHere, Proxy):
                 f"{type(self).__name__}"
             )
 
-    def _read_targets(
-        self, y: np.ndarray, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, list[int], np.ndarray | None]:
-        """Return the targets, the number of classes of each output, and the weights of rows times those of classes.
-
-        The targets are float64 of shape (n_samples, n_outputs): numbers, or indices of classes.
-        """
-        if y.ndim == 2 and y.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected. Please change the shape of y to "
-                "(n_samples,), for example using ravel().",
-                DataConversionWarning,
-                stacklevel=4,
-            )
-        y = y.reshape(len(y), -1)
-        if self.criterion == "poisson":
-            if (y < 0).any():
-                raise ValueError("Some value(s) of y are negative which is not allowed for Poisson regression.")
-            if y.sum() <= 0:
-                raise ValueError("Sum of y is not strictly positive which is necessary for Poisson regression.")
-        self.n_outputs_ = y.shape[1]
-        read: Any = self._validate_y_class_weight
-        more = (weights,) if len(inspect.signature(read).parameters) == 2 else ()
-        with ONE_AT_A_TIME:
-            y, of_classes = read(y, *more)
-        if of_classes is not None:
-            weights = of_classes if weights is None else weights * of_classes
-        classes = [int(n) for n in getattr(self, "n_classes_", [0] * self.n_outputs_)]
-        return np.ascontiguousarray(y, np.float64), classes, weights
-
     def _draws(self, n: int, weights: np.ndarray | None) -> int | None:
         """Return the number of rows that are drawn for a tree; None without a bootstrap."""
         if not self.bootstrap:
@@ -201,7 +210,7 @@ class ForestProxy(ScoredHere, Proxy):
                 raise ValueError("Out of bag estimation only available if bootstrap=True")
             self._n_samples_bootstrap = None
             return None
-        arguments = (weights,) if _WEIGHTS_DRAW else ()
+        arguments = (weights,) if WEIGHTS_DRAW else ()
         self._n_samples_bootstrap = int(_forest._get_n_samples_bootstrap(n, self.max_samples, *arguments))
         return self._n_samples_bootstrap
 
@@ -265,15 +274,49 @@ class ForestProxy(ScoredHere, Proxy):
                 "supported: continuous, continuous-multioutput, binary, multiclass, multilabel-indicator."
             )
 
-    def _score_oob(self, X: Any, y: np.ndarray) -> None:
+    def _score_oob(self, cluster: Ranks, X: Any, targets: Targets) -> None:
         """Set the predictions of rows by the trees that were grown without them, and the score of these predictions."""
-        scoring = {"scoring_function": self.oob_score} if callable(self.oob_score) else {}
-        if self._oob is None:
-            X = np.asarray(X.gather() if isinstance(X, ShardedArray) else X, np.float32)
+        scoring: Any = self.oob_score if callable(self.oob_score) else None
+        if self._oob is None and isinstance(X, ShardedArray) and X.stays:
+            self._oob = self._asked_oob(cluster, X, targets)
+        elif self._oob is None:
+            X = np.asarray(X.gather() if isinstance(X, ShardedArray) else read_here(X), np.float32)
+        y: Any = targets.values
+        if isinstance(y, ShardedArray) and scoring is None:
+            scoring = lambda _, predicted: targets.score(self, cluster, predicted)  # noqa: E731
+        elif isinstance(y, ShardedArray):
+            y = targets.here()
         try:
-            self._set_oob_score_and_attributes(X, y, **scoring)
+            self._set_oob_score_and_attributes(X, y, *([] if scoring is None else [scoring]))
         finally:
             self._oob = None
+
+    def _asked_oob(
+        self, cluster: Ranks, X: ShardedArray, targets: Targets
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what `_oob` has, from the engines, which have the rows of a handle, and all trees."""
+        shape = self.estimators_[0].tree_.value.shape[1:]
+        result = Result(int(np.prod(shape)) + 1, np.float64)
+
+        def send(outgoing: Outgoing) -> dict[str, Any]:
+            y = None if targets.of_classes is None else targets.sent(cluster, outgoing)
+            return {"sent": self._sent(outgoing), "y": y, "shares": targets.sent_weights(outgoing)}
+
+        report = self.report_
+        self._ask(
+            cluster,
+            "fit",
+            "forest.unsampled",
+            X,
+            send_more=send,
+            result=result,
+            seeds=[int(tree.random_state) for tree in self.estimators_],
+            draws=self._n_samples_bootstrap,
+            by_weight=WEIGHTS_DRAW,
+        )
+        self.report_ = report  # the trees were grown in that call
+        found = result.value
+        return found[:, :-1].reshape(-1, *shape), found[:, -1], np.zeros(self.n_outputs_)
 
     def _set_oob_score_and_attributes(self, X: Any, y: np.ndarray, scoring_function: Any = None) -> None:
         if self._oob is None:
@@ -306,41 +349,38 @@ class ForestProxy(ScoredHere, Proxy):
     def _means(self, method: str, X: Any) -> np.ndarray | None:
         """Return the means over the trees of the leaves' values, as for `_take_oob`; None if this process predicts."""
         check_is_fitted(self)
-        here = not isinstance(X, ShardedArray) and mapped(X) is None
+        here = not isinstance(X, ShardedArray) and scanned(X) is None
         if here and _num_samples(X) * len(self.estimators_) <= _MOST_HERE:
             return None
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         values = self.estimators_[0].tree_.value
         result = Result(int(np.prod(values.shape[1:])), np.float64)
-        sends = False
+
+        def forget() -> None:  # perhaps only some of the engines have the trees
+            self._index = None
 
         def send(outgoing: Outgoing) -> dict[str, Any]:
-            nonlocal sends
-            sends = self._index is None or not self._index.is_on(cluster)
-            sent = None
-            if sends:
-                nodes, roots, leaves = self._packed()
-                sent = {
-                    "nodes": outgoing.send(nodes), "roots": outgoing.send(roots), "values": outgoing.send(leaves)
-                }  # fmt: skip
-                bounds = [0] * cluster.size + [len(nodes)]
-                self._index = cluster.made_handle((len(nodes), 1), np.dtype(np.float64), bounds)
-            assert self._index is not None
+            if self._index is not None and self._index.is_on(cluster):
+                return {"forest": self._index.id, "sent": None}
+            sent = self._sent(outgoing)
+            n = sent["nodes"].shape[0]
+            outgoing.after_error(forget)
+            self._index = cluster.made_handle((n, 1), np.dtype(np.float64), [0] * cluster.size + [n])
             return {"forest": self._index.id, "sent": sent}
 
-        try:
-            self._ask(cluster, method, "forest.predict", X, result=result, more=send)
-            sends = False
-        finally:
-            if sends:
-                self._index = None  # the call failed: perhaps only some of the engines have the trees
+        self._ask(cluster, method, "forest.predict", X, result=result, send_more=send)
         means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
         return self._in_range(means)
 
     def _in_range(self, means: np.ndarray) -> np.ndarray:
         """Return predictions of numbers, of shape (n_samples, n_outputs, 1), within the range of the targets."""
         return means
+
+    def _sent(self, outgoing: Outgoing) -> dict[str, SharedArray]:
+        """Send the trees; return where they are, as the engines take them."""
+        nodes, roots, leaves = self._packed()
+        return {"nodes": outgoing.send(nodes), "roots": outgoing.send(roots), "values": outgoing.send(leaves)}
 
     def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return nodes, roots, and the values of the leaves, as `kernels.on_cpu.forests.add_values` takes them."""
@@ -364,6 +404,8 @@ class ForestProxy(ScoredHere, Proxy):
         """Check X for scikit-learn's methods that run in this process, such as `apply`; gather a handle's rows."""
         if isinstance(X, ShardedArray):
             X = self._checked(self._cluster(), X, reset=False).gather()
+        elif isinstance(X, Scan):
+            X = self._checked(self._cluster(), X, reset=False).read()
         with ONE_AT_A_TIME:
             return super()._validate_X_predict(X)
 
@@ -392,18 +434,15 @@ class ForestProxy(ScoredHere, Proxy):
         return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
 
 
-def _joined(before: np.ndarray | None, y: np.ndarray) -> np.ndarray:
+def _joined(before: np.ndarray | None, targets: Targets) -> np.ndarray:
     """Return the least and the largest target of each output, of an earlier fit and of these targets."""
-    found = [y.min(axis=0), y.max(axis=0)]
+    found = [targets.least, targets.largest]
     return np.array(found if before is None else [np.minimum(before[0], found[0]), np.maximum(before[1], found[1])])
 
 
-def _array_of(given: bytes | dict[str, Any], dtype: Any) -> np.ndarray:
-    """Return an array that a rank has given."""
-    if isinstance(given, bytes):
-        return np.frombuffer(bytearray(given), dtype)
-    with SharedBlock.open(given["path"]) as block:
-        return block.array((given["nbytes"] // np.dtype(dtype).itemsize,), dtype)
+def _array_of(sent: bytes | SharedArray, dtype: Any) -> np.ndarray:
+    """Return an array that a rank has sent."""
+    return np.frombuffer(bytearray(sent), dtype) if isinstance(sent, bytes) else sent.open().view(dtype)
 
 
 def _rounded_down(thresholds: np.ndarray) -> np.ndarray:

@@ -22,13 +22,13 @@ _TURN = threading.Lock()
 
 
 def few_threads(columns: int) -> AbstractContextManager[None]:
-    """A context in which BLAS uses one thread if a matrix has few columns."""
+    """Open a context in which BLAS uses one thread if a matrix has few columns."""
     return one_thread() if columns <= _FEW_COLUMNS else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """A context in which BLAS uses one thread, and which one thread of this process enters at a time."""
+    """Open a context in which BLAS uses one thread, and which one thread of this process enters at a time."""
     with _TURN, _blas().limit(limits=1, user_api="blas"):
         yield
 

@@ -6,35 +6,44 @@ import contextlib
 import functools
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from xpulab.deploy.cluster import XPUCluster
+from xpulab.data import Outgoing
 from xpulab.deploy.plan.probe import core_ranges
+from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.last import fill
+from xpulab.deploy.tasks.waiting import told_by
 from xpulab.deploy.watch.silence import most_silence
 from xpulab.estimator.interrupted import sentence
+from xpulab.estimator.searches import search_progress
+from xpulab.estimator.sending import Packing, Result, SentOnce
 from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration
+from xpulab.report.record import WAITING
+from xpulab.report.rendering import format_size
 from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
-__all__ = ["Call", "Functions", "Packing"]
+__all__ = ["Call", "Functions", "Sender"]
 
 
-class Packing(Protocol):
+class Sender(Protocol):
     """Sends the rows that a task needs."""
 
     #: Whether the rows can be sent again, because this process has them.
     again: bool
 
-    def __call__(self) -> dict[str, Any]:
+    def require_room(self) -> None:
+        """Raise an error if there is no room for the rows."""
+
+    def __call__(self, outgoing: Outgoing) -> dict[str, Any]:
         """Send the rows, and return the arguments that tell the task where they are."""
 
 
@@ -45,21 +54,21 @@ class Functions:
     ----------
     name : str
         Name of the function's module, such as ``"metrics"``.
-    **parameters : Any
-        Parameters of the function, for the report.
     """
 
-    def __init__(self, name: str, **parameters: Any) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._parameters = parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the function."""
-        return self._parameters
+        """Return the parameters for the report, which are none."""
+        return {}
 
 
 class Call:
     """The context of one call. Views can follow its report from entry to exit, and an interrupt says what it has ended.
+
+    At its end, the memory of what was sent is free for the next call. After an error or an interrupt, the results that
+    were to stay on the engines are freed, too.
 
     Parameters
     ----------
@@ -67,8 +76,8 @@ class Call:
     method : str
         Name of the estimator's method, such as "fit".
     X : array-like or ShardedArray
-        Only its shape and dtype are read.
-    cluster : XPUCluster
+        The rows that `ask` sends. Of others only shape and dtype are read.
+    ranks : Ranks
     runs : int
         Number of runs from different starts.
     reached : callable, optional
@@ -79,20 +88,28 @@ class Call:
     Attributes
     ----------
     report : FitReport
+    outgoing : Outgoing
+        What the call sends, and its results in this process.
+    kept : dict or None
+        The last state that a task has written to its checkpoint.
     """
+
+    outgoing: Outgoing
 
     def __init__(
         self,
         estimator: Any,
         method: str,
         X: Any,
-        cluster: XPUCluster,
+        ranks: Ranks,
         runs: int = 1,
         reached: Callable[[int, int], None] = lambda run, iteration: None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        self.cluster = cluster
+        self.ranks = ranks
+        self.kept: dict[str, Any] | None = None
         self._estimator = estimator
+        self._X = X
         self._answer: Answer | None = None  # of an interrupted task
         self._reached = reached
         self._told_run = 0
@@ -105,26 +122,31 @@ class Call:
             n_features=X.shape[1] if X.ndim == 2 else 1,
             dtype=str(X.dtype),
             n_init=runs,
-            versions=_versions(cluster),
-            notes=list(cluster.warnings),
-            engines=_engine_reports(cluster),
+            versions=_versions(ranks),
+            notes=list(ranks.warnings),
+            engines=_engine_reports(ranks),
+            part=search_progress(),
         )
 
-        self.report.display = cluster.display
+        self.report.display = ranks.display
 
     def __enter__(self) -> Call:
-        self.cluster.last_report = self.report
-        self._handle = progress.open(self.report)
-        self._seen = time.perf_counter()
+        self._context = self._opened()
+        self._context.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._context.__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
         try:
-            self._handle.__exit__(kind, error, trace)
-            if isinstance(error, KeyboardInterrupt):
-                raise error
+            self.ranks.called(self.report)
+            with progress.open(self.report) as self._handle, self.ranks.outgoing() as self.outgoing:
+                self._seen = time.perf_counter()
+                yield
         except KeyboardInterrupt:  # it may also come at the end of the call
             raise CallInterrupted(self.interrupted(), self._answer) from None
 
@@ -138,31 +160,92 @@ class Call:
             f"{self.report.estimator}.{self.report.method} had ended when the interrupt came: the estimator is fitted"
         )
 
-    @contextlib.contextmanager
-    def transfer(self) -> Iterator[None]:
-        """Add the time of the body, which copies rows into shared memory in this process, to the report."""
-        started, self.report.message = time.perf_counter(), "copying the rows into shared memory"
-        yield
-        self.report.sent += time.perf_counter() - started
+    def _sent_by(self, sender: Sender) -> dict[str, Any]:
+        """Send the rows, add the time in which this process copies them to the report, and return the arguments."""
+        self.outgoing.drop()  # what was sent before, to engines that were lost
+        sender.require_room()
+        started, waited = time.perf_counter(), self.report.waited
+        self._looked = started
+        self._tell_of_sending("")
+        with told_by(self._tell_of_sending, lambda: self.report.status == "running"):
+            sent = sender(self.outgoing)
+        self.report.sent += time.perf_counter() - started - (self.report.waited - waited)
         self.report.message = ""
+        return sent | {"report": self.report.to_dict()}
+
+    def _tell_of_sending(self, other: str) -> None:
+        """Say in the report that this process copies rows, or waits for another task before it can."""
+        self.report.message = f"{WAITING}{other}" if other else "copying the rows into shared memory"
+        self._add_wait(other)
+
+    def _add_wait(self, other: str) -> None:
+        now = time.perf_counter()
+        self.report.waited += now - self._looked if other else 0.0
+        self._looked = now
 
     def computed_here(self) -> None:
         """Note in the report that this process computed the result, without the engines."""
         self.report.engines.clear()
         self.report.notes.append("computed in the notebook's process: so few rows take less time than a message")
 
-    def send(self, task: str, packing: Packing, checkpoint: Checkpoint | None = None, **payload: Any) -> Answer:
+    def ask(
+        self,
+        task: str,
+        *,
+        y: Any = None,
+        sample_weight: Any = None,
+        rules: Mapping[str, Any] | None = None,
+        held: SentOnce | None = None,
+        send_more: Callable[[Outgoing], dict[str, Any]] | None = None,
+        result: Result | None = None,
+        room: int | None = None,
+        at_once: bool = False,
+        **payload: Any,
+    ) -> Answer:
+        """Send X and the columns aligned with it to the engines, and run a task on them; see `send`.
+
+        Parameters
+        ----------
+        task : str
+            Name of the task.
+        y, sample_weight, rules, held, send_more
+            As `Packing` takes them.
+        result : Result, optional
+            The result with one entry per row; its `value` is set.
+        room : int, optional
+        at_once : bool
+            Whether the task needs all rows at once, and not in passes; they are refused if they do not fit.
+        **payload : Any
+            As for `send`.
+        """
+        fits = at_once or "fit" in self.report.method
+        packing = Packing(
+            self._estimator, self.ranks, self._X, sample_weight, y, rules, held, send_more,
+            task="" if at_once else task, fits=fits,
+        )  # fmt: skip
+        if result is not None:
+            if not result.stays_with(self._X):
+                packing.require_room(result.nbytes(self._X))
+            if packing.on_disk:
+                self.report.notes.append(
+                    f"the result, {format_size(result.nbytes(self._X))}, is in a file without a name, because it takes "
+                    "more than a quarter of the memory that is free"
+                )
+            payload |= result.place(self.ranks, self.outgoing, self._X, packing.on_disk)
+        return self.send(task, packing, room, **payload)
+
+    def send(self, task: str, sender: Sender, room: int | None = None, **payload: Any) -> Answer:
         """Run a task on all engines, and update the report while it runs.
 
         Parameters
         ----------
         task : str
             Name of the task.
-        packing : Packing
+        sender : Sender
             Sends the rows. It is called again if engines were lost and the cluster has started new ones.
-        checkpoint : Checkpoint, optional
-            Shared memory in which the task keeps its state. If engines are lost, the task starts again with this state
-            as its argument ``resume``.
+        room : int, optional
+            The bytes of a state, for a task that keeps its state in a checkpoint. If engines are lost, the task starts
+            again with the state as its argument ``resume``. The last one is in `kept`.
         **payload : Any
             Other arguments of the task.
 
@@ -180,63 +263,73 @@ class Call:
         CallInterrupted
             If the user interrupted the call.
         """
-        payload |= packing() | {"report": self.report.to_dict()}
-        if checkpoint is not None:
+        if room is None:
+            return self._send(task, sender, None, payload)
+        with Checkpoint.create(room) as checkpoint:
             payload["checkpoint"] = checkpoint.path
-        self._kept: list[Iteration] = []
-        self._recovers = packing.again and self.cluster.recovers
+            try:
+                return self._send(task, sender, checkpoint, payload)
+            finally:
+                self.kept = checkpoint.read()
+
+    def _send(self, task: str, sender: Sender, checkpoint: Checkpoint | None, payload: dict[str, Any]) -> Answer:
+        payload |= self._sent_by(sender)
+        self._before: list[Iteration] = []
+        self._recovers = sender.again and self.ranks.recovers
         self._looked = time.perf_counter()
 
         def again(lost: EngineLostError) -> dict[str, Any]:
             state = payload.get("resume")
             if checkpoint is not None:
                 payload["resume"] = state = checkpoint.read() or state
-            self._kept = _kept(self.report, state)
+            self._before = _iterations_before(self.report, state)
             on = f"went on from iteration {state['iteration']}" if state else "began again"
             self.report.notes.append(
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )
-            self.report.engines = _engine_reports(self.cluster)
-            return payload | packing() | {"report": self.report.to_dict()}
+            self.report.engines = _engine_reports(self.ranks)
+            return payload | self._sent_by(sender)
 
         try:
-            answer = self.cluster.call(task, payload, self._follow, again if packing.again else None)
+            answer = self.ranks.call(task, payload, self._follow, again if sender.again else None)
         except CallInterrupted as interrupt:
             self._answer = interrupt.answer
             if self._answer is not None:
-                fill(self.report, self._answer, self._kept)
+                fill(self.report, self._answer, self._before)
             raise
-        fill(self.report, answer, self._kept)
+        fill(self.report, answer, self._before)
         return answer
 
     def _follow(self, records: Any, number: int) -> None:
         """Update the report from the board. Until a rank begins this task, its record is that of an earlier task."""
         other = awaited(records, number)
+        # Read before `doing`: a rank forgets what it did before it writes its first iteration.
+        iterates = records[0]["task"] == number and records[0]["iteration"] > 0
+        mine = records[records["task"] == number]
         doing = records[0]["doing"].decode() if records[0]["task"] == number else ""
-        self.report.message = self._about_silence() or (f"waits for {other}" if other else doing)
-        now = time.perf_counter()
-        self.report.waited += now - self._looked if other else 0.0
-        self._looked = now
-        mine = [record["task"] == number for record in records]
-        for engine, record, begun in zip(self.report.engines, records, mine, strict=True):
-            if begun:
+        self.report.step(doing, int(mine["done"].sum()), int(mine["steps"].sum()))
+        if said := self._about_silence() or (f"{WAITING}{other}" if other else ""):
+            self.report.message = said
+        self._add_wait(other)
+        for engine, record in zip(self.report.engines, records, strict=True):
+            if record["task"] == number:
                 engine.rows = int(record["rows"])
                 engine.total = float(record["total"])
                 engine.seconds = dict(zip(PHASES, map(float, record["seconds"]), strict=True))
                 if not np.isnan(record["passes"]).any():
                     engine.passes = dict(zip(PASSES, map(float, record["passes"]), strict=True))
-        if mine[0] and records[0]["iteration"] > 0:
+        if iterates:
             self._follow_iteration(records[0])
         self._handle.update()
 
     def _about_silence(self) -> str:
         """Return a text for the view while engines do not respond; empty if all respond."""
-        cluster, unheard = self.cluster, self.cluster.unheard
+        ranks, unheard = self.ranks, self.ranks.unheard
         if not unheard:
             return ""
-        everyone = len(unheard) == cluster.size
+        everyone = len(unheard) == ranks.size
         who = "any engine" if everyone else f"rank {core_ranges(sorted(unheard))}"
-        limit = most_silence(cluster.silence, len(unheard), cluster.size)
+        limit = most_silence(ranks.silence, len(unheard), ranks.size)
         again = "the cluster starts new engines, and sends the rows again" if self._recovers else "the call ends"
         return (
             f"nothing was heard of {who} for {max(unheard.values()):.0f} s: stopped, asleep, or stuck in a driver? "
@@ -270,30 +363,30 @@ class Call:
         self._told_run = run
 
 
-def _kept(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
+def _iterations_before(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
     """Return the iterations that the state of a resumed fit already includes."""
     last = (state["run"] + 1, state["iteration"]) if state else (0, 0)
     return [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
 
 
-def _engine_reports(cluster: XPUCluster) -> list[EngineReport]:
+def _engine_reports(ranks: Ranks) -> list[EngineReport]:
     return [
         EngineReport(
-            rank=fact["rank"],
-            host=fact["host"],
-            pid=fact["pid"],
-            device=fact["device"]["name"],
+            rank=fact.rank,
+            host=fact.host,
+            pid=fact.pid,
+            device=fact.device.name,
             rows=0,
-            cores=fact["cores"],
+            cores=list(fact.cores),
         )
-        for fact in cluster.facts
+        for fact in ranks.facts
     ]
 
 
-def _versions(cluster: XPUCluster) -> dict[str, str]:
+def _versions(ranks: Ranks) -> dict[str, str]:
     """Versions of the packages here and on the engines, and of the drivers of the devices."""
-    drivers = {f"driver of {fact['device']['name']}": fact["device"]["driver"] for fact in cluster.facts}
-    return {**_packages(), **drivers, "mpi": cluster.facts[0]["mpi"]}
+    drivers = {f"driver of {fact.device.name}": fact.device.driver for fact in ranks.facts}
+    return {**_packages(), **drivers, "mpi": ranks.facts[0].mpi}
 
 
 @functools.cache

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 try:
     from sklearn.callback import CallbackSupportMixin
 
@@ -21,7 +23,7 @@ except ImportError:  # scikit-learn before 1.9
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Empty class for versions of scikit-learn without callbacks."""
 
-    def callback_management_context(estimator: Any) -> Any:
+    def callback_management_context(estimator: BaseEstimator) -> Any:
         """Return an empty context for versions of scikit-learn without callbacks."""
         return contextlib.nullcontext()
 
@@ -45,7 +47,7 @@ class Callbacks:
     """
 
     def __init__(
-        self, estimator: Any, X: Any, sample_weight: Any, n_init: int, max_iter: int, runs: bool = True
+        self, estimator: BaseEstimator, X: Any, sample_weight: Any, n_init: int, max_iter: int, runs: bool = True
     ) -> None:
         self._runs = runs or n_init == 0
         self._told = (0, 0)  # run and iteration

@@ -58,7 +58,7 @@ class _Plainly(pickle.Pickler):
             try:
                 plain = obj.to_sklearn()
             except NotFittedError:
-                plain = obj.sklearn_class()(**obj.get_params(deep=False))
+                plain = obj.unfitted_sklearn()
             return _itself, (plain,)
         return NotImplemented
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
+import numpy.typing as npt
 
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, callback_management_context
 from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
-from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import Packing
-from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.sending import Result
 
-__all__ = ["Job", "ResumableFit"]
+__all__ = ["FitInput", "ResumableFit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class FitInput:
     """The checked arguments of a fit. `resume` uses these, even if the estimator's parameters were changed since.
 
     Parameters
     ----------
     X, weights, targets : Any
-        The rows, and what is aligned with them, as `Packing` takes them.
+        The rows, and what is aligned with them, as `Packing` takes it.
     n_init, max_iter : int
         Number of runs, and the largest number of iterations of a run.
     parameters : dict
@@ -40,14 +40,14 @@ class Job:
     parameters: dict[str, Any]
 
 
-JobT = TypeVar("JobT", bound=Job)
+InputT = TypeVar("InputT", bound=FitInput)
 EstimatorT = TypeVar("EstimatorT", bound="ResumableFit[Any]")
 
 
-class ResumableFit(Proxy, Generic[JobT]):
+class ResumableFit(Proxy, Generic[InputT]):
     """Base of estimators whose fit can be interrupted and resumed. Among the bases, it comes first.
 
-    The method `fit` of a subclass checks its input, makes a `Job` of it, and returns ``self._run(cluster, job)``. The
+    The method `fit` of a subclass checks its input, makes a `FitInput` of it, and returns the result of `_run`. The
     task on the engines, whose name is `_task`, writes a state to its checkpoint from time to time. If it is asked to
     stop, it raises `Interrupted` with ``{"state": state}`` after an iteration. A state is a dictionary with the
     ``iteration``, and the ``run``, if there are runs. The answer of a fit that has ended has the ``history`` and
@@ -69,37 +69,37 @@ class ResumableFit(Proxy, Generic[JobT]):
     _own: ClassVar[tuple[str, ...]] = (*Proxy._own, "_stopped", "_stopped_in")
 
     #: The arguments of an interrupted fit, and its state.
-    _stopped: tuple[JobT, dict[str, Any]] | None = None
+    _stopped: tuple[InputT, dict[str, Any]] | None = None
     _stopped_in: int | None = None
 
-    def _room(self, job: JobT) -> int:
+    def _room(self, checked: InputT) -> int:
         """Bound the bytes of a state."""
         raise NotImplementedError
 
-    def _arguments(self, cluster: XPUCluster, job: JobT, state: dict[str, Any] | None) -> dict[str, Any]:
+    def _arguments(self, cluster: Ranks, checked: InputT, state: dict[str, Any] | None) -> dict[str, Any]:
         """Return the arguments of the task, except rows, results and `resume`, which is the state.
 
         The state is None if the fit begins.
         """
         raise NotImplementedError
 
-    def _keep_state(self, job: JobT, state: dict[str, Any], labels: np.ndarray | None) -> None:
+    def _keep_state(self, checked: InputT, state: dict[str, Any], labels: npt.NDArray[Any] | None) -> None:
         """Set the attributes of an interrupted fit; `labels` are those of the state, or None if it has none."""
         raise NotImplementedError
 
-    def _keep(self, job: JobT, answer: dict[str, Any], labels: Any) -> None:
+    def _keep(self, checked: InputT, answer: dict[str, Any], labels: Any) -> None:
         """Set the attributes of a fit that has ended."""
         raise NotImplementedError
 
-    def _tell(self, job: JobT, answer: dict[str, Any]) -> None:
+    def _tell(self, checked: InputT, answer: dict[str, Any]) -> None:
         """Print and warn at the end of a fit that nobody interrupted, as scikit-learn does."""
 
-    def _labels(self, job: JobT) -> Result | None:
+    def _labels(self, checked: InputT) -> Result | None:
         """Return the result of the fit with one entry per row; None if it has none."""
         return None
 
-    def _callbacks(self, job: JobT) -> Callbacks:
-        return Callbacks(self, job.X, job.weights, job.n_init, job.max_iter)
+    def _callbacks(self, checked: InputT) -> Callbacks:
+        return Callbacks(self, checked.X, checked.weights, checked.n_init, checked.max_iter)
 
     def resume(self: EstimatorT) -> EstimatorT:
         """Continue a fit that was interrupted (with the Stop button or Ctrl-C), from its last iteration.
@@ -126,12 +126,12 @@ class ResumableFit(Proxy, Generic[JobT]):
             )
         if self._stopped is None:
             raise NothingToResumeError("this estimator has no interrupted fit to go on with; call its fit")
-        return self._run(current_cluster(), *self._stopped)
+        return self._run(current_ranks(), *self._stopped)
 
     def _run(
         self: EstimatorT,
-        cluster: XPUCluster,
-        job: Any,
+        cluster: Ranks,
+        checked: Any,
         state: dict[str, Any] | None = None,
         method: str = "fit",
         labels: Result | None = None,
@@ -140,10 +140,10 @@ class ResumableFit(Proxy, Generic[JobT]):
 
         Parameters
         ----------
-        cluster : XPUCluster
-        job : Job
+        cluster : Ranks
+        checked : FitInput
         state : dict, optional
-            The state of an interrupted fit of this job.
+            The state of an interrupted fit of this input.
         method : str
             The method that the user called.
         labels : Result, optional
@@ -152,8 +152,8 @@ class ResumableFit(Proxy, Generic[JobT]):
         if state is None:
             self._stopped = self._stopped_in = None
         with callback_management_context(self):
-            callbacks = self._callbacks(job)
-            history = self._fit_on_engines(cluster, job, state, callbacks, method, labels or self._labels(job))
+            callbacks = self._callbacks(checked)
+            history = self._fit_on_engines(cluster, checked, state, callbacks, method, labels or self._labels(checked))
             mine = vars(self)
             callbacks.end(history, {name: mine[name] for name in self._fitted if name in mine})
         self._forget(cluster)
@@ -161,67 +161,62 @@ class ResumableFit(Proxy, Generic[JobT]):
 
     def _fit_on_engines(
         self,
-        cluster: XPUCluster,
-        job: JobT,
+        cluster: Ranks,
+        checked: InputT,
         state: dict[str, Any] | None,
         callbacks: Callbacks,
         method: str,
         labels: Result | None,
     ) -> list[tuple[Any, ...]]:
         """Run the task on the engines, set the attributes, and return the history of the fit."""
-        X = job.X
-        call = Call(self, method, X, cluster, job.n_init, callbacks.reached, job.parameters)
-        kept: dict[str, Any] | None = None
+        X = checked.X
+        call = Call(self, method, X, cluster, checked.n_init, callbacks.reached, checked.parameters)
         try:
-            with call, cluster.outgoing() as outgoing, Checkpoint.create(self._room(job)) as checkpoint:
-                place = {} if labels is None else labels.place(cluster, outgoing, X)
-                packing = Packing(self, outgoing, call, X, job.weights, job.targets, self._rules, self._held_as(X))
-                arguments = self._arguments(cluster, job, state)
-                try:
-                    found = call.send(self._task, packing, checkpoint, resume=state, **place, **arguments)
-                finally:
-                    kept = checkpoint.read()
-                packing.done()
+            with call:
+                found = call.ask(
+                    self._task,
+                    y=checked.targets,
+                    sample_weight=checked.weights,
+                    rules=self._rules,
+                    held=self._held,
+                    result=labels,
+                    room=self._room(checked),
+                    resume=state,
+                    **self._arguments(cluster, checked, state),
+                )
         except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, labels, kept)) from None
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, checked, labels)) from None
         answer: dict[str, Any] = found.results[0]
         self.report_ = call.report
-        self._keep(job, answer, None if labels is None else labels.value)
-        self._tell(job, answer)
+        self._keep(checked, answer, None if labels is None else labels.value)
+        self._tell(checked, answer)
         history: list[tuple[Any, ...]] = answer["history"]
         return history
 
-    def _keep_interrupted(
-        self,
-        interrupt: CallInterrupted,
-        call: Call,
-        job: JobT,
-        labels: Result | None,
-        kept: dict[str, Any] | None,
-    ) -> str:
+    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, checked: InputT, labels: Result | None) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now.
 
         Usually this is the state after the last complete iteration of all ranks. If the ranks stopped at different
         points, because one of them was compiling kernels, or if they stopped between two runs, it is that of the
-        checkpoint, `kept`, which has no labels.
+        checkpoint, `call.kept`, which has no labels.
         """
         self.report_ = call.report
         found: dict[str, Any] = {} if interrupt.answer is None else interrupt.answer.results[0]
         values = None if labels is None else labels.value
         if "converged" in found:
-            self._keep(job, found, values)
-            self._forget(call.cluster)
+            self._keep(checked, found, values)
+            self._forget(call.ranks)
             return call.had_ended()
-        state = found.get("state", kept)
+        state = found.get("state", call.kept)
         if state is not None:
-            self._keep_state(job, state, values if "state" in found else None)
-            self._stopped, self._stopped_in = (job, state), int(state["iteration"])
-            call.cluster.interrupted = self
+            self._keep_state(checked, state, values if "state" in found else None)
+            self._stopped, self._stopped_in = (checked, state), int(state["iteration"])
+            call.ranks.interrupted = self
         if self._stopped is None:
             return call.interrupted(f" before {self._part} had ended")
         return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
 
-    def _forget(self, cluster: XPUCluster) -> None:
+    def _forget(self, cluster: Ranks) -> None:
         """Forget the state of an earlier interrupt, because the fit has ended."""
         self._stopped = self._stopped_in = None
         if cluster.interrupted is self:

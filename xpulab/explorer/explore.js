@@ -11,9 +11,10 @@ const element = (tag, attributes = {}, ...children) => {
 const slider = (name, label, options, ask) => {
   const output = element("output", { "aria-hidden": "true" }); // a screen reader reads aria-valuetext
   const input = element("input", { type: "range", min: 0, max: options.length - 1, step: 1 });
+  const longest = Math.max(...options.map(([, text]) => text.length)); // so that the slider keeps its length
   const write = () => {
     const [, text] = options[input.value];
-    output.textContent = text;
+    output.textContent = output.title = text;
     input.setAttribute("aria-valuetext", text);
   };
   input.addEventListener("input", () => {
@@ -21,10 +22,13 @@ const slider = (name, label, options, ask) => {
     ask(name, options[input.value][0]);
   });
   const set = (value) => {
-    input.value = options.findIndex(([each]) => each === value);
+    // The nearest one: Python may set values that are not among them.
+    const away = options.map(([each]) => Math.abs(each - value));
+    input.value = away.indexOf(Math.min(...away));
     write();
   };
-  return { root: element("label", {}, element("span", {}, label), input, output), set };
+  const style = `--xpu-longest:${longest}`;
+  return { root: element("label", { style }, element("span", {}, label), input, output), set };
 };
 
 const button = (name, label, ask) => {
@@ -43,6 +47,21 @@ const toData = (plot, event) => {
   return { inside, x: lowX + within(across) * (highX - lowX), y: lowY + within(up) * (highY - lowY), at };
 };
 
+// The inverse: convert the units of the features to those of the drawing.
+const toPlot = (plot, x, y) => {
+  const [left, top, width, height, lowX, lowY, highX, highY] = plot.dataset.view.split(" ").map(Number);
+  return new DOMPoint(
+    left + ((x - lowX) / (highX - lowX)) * width,
+    top + (1 - (y - lowY) / (highY - lowY)) * height,
+  );
+};
+
+const shape = (tag, name) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  made.setAttribute("class", name);
+  return made;
+};
+
 const placeOf = (center) => {
   const { e, f } = center.transform.baseVal.consolidate().matrix;
   return { x: e, y: f };
@@ -51,6 +70,188 @@ const placeOf = (center) => {
 const nearest = (plot, at) => {
   const distance = (center) => Math.hypot(placeOf(center).x - at.x, placeOf(center).y - at.y);
   return [...plot.querySelectorAll("[data-center]")].sort((a, b) => distance(a) - distance(b))[0];
+};
+
+// With the shift key, a rectangle that is drawn with the mouse is shown alone.
+const zoomable = (stage, ask) => {
+  let from = null;
+  const frame = shape("rect", "xpu-frame");
+  const plot = () => stage.querySelector("svg.xpu-plot");
+  stage.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0 || !event.shiftKey || !event.target.closest("svg.xpu-plot")) return;
+    const begun = toData(plot(), event);
+    if (!begun.inside) return;
+    from = begun;
+    event.preventDefault();
+    event.stopImmediatePropagation(); // no centre moves
+    stage.setPointerCapture(event.pointerId);
+  });
+  stage.addEventListener("pointermove", (event) => {
+    if (!from) return;
+    const { at } = toData(plot(), event);
+    const [x, y] = [Math.min(from.at.x, at.x), Math.min(from.at.y, at.y)];
+    const sides = { x, y, width: Math.abs(at.x - from.at.x), height: Math.abs(at.y - from.at.y) };
+    for (const [name, value] of Object.entries(sides)) frame.setAttribute(name, value);
+    plot().append(frame);
+  });
+  stage.addEventListener("pointerup", (event) => {
+    if (!from) return;
+    const to = toData(plot(), event);
+    const part = [[from.x, to.x].sort((a, b) => a - b), [from.y, to.y].sort((a, b) => a - b)];
+    from = null;
+    frame.remove();
+    if (part.every(([low, high]) => low < high)) ask("zoom", part);
+  });
+};
+
+// While the button is pressed, a free shape that is drawn with the mouse selects the rows inside of it.
+const selectable = (stage, pressed, ask) => {
+  let drawn = null;
+  const [halo, line] = [shape("polyline", "xpu-halo"), shape("polyline", "xpu-lasso")];
+  const plot = () => stage.querySelector("svg.xpu-plot");
+  const draw = () => {
+    const points = drawn.map(({ at }) => `${at.x.toFixed(1)},${at.y.toFixed(1)}`).join(" ");
+    for (const each of [halo, line]) each.setAttribute("points", points);
+    plot().append(halo, line);
+  };
+  const end = () => {
+    drawn = null;
+    halo.remove();
+    line.remove();
+  };
+  stage.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0 || event.shiftKey || !pressed() || !event.target.closest("svg.xpu-plot")) return;
+    const begun = toData(plot(), event);
+    if (!begun.inside) return;
+    drawn = [begun];
+    event.preventDefault();
+    event.stopImmediatePropagation(); // no centre moves
+    stage.setPointerCapture(event.pointerId);
+    plot().focus({ preventScroll: true }); // for Escape
+  });
+  stage.addEventListener("pointermove", (event) => {
+    if (!drawn) return;
+    const next = toData(plot(), event);
+    const last = drawn[drawn.length - 1];
+    if (Math.hypot(next.at.x - last.at.x, next.at.y - last.at.y) < 3) return;
+    drawn.push(next);
+    draw();
+  });
+  stage.addEventListener("pointerup", () => {
+    if (!drawn) return;
+    const corners = drawn.map(({ x, y }) => [x, y]);
+    end();
+    ask("select", corners.length < 3 ? null : corners); // a click selects nothing
+  });
+  stage.addEventListener("pointercancel", end);
+};
+
+// Show the row that is nearest to the pointer, or to a cross that the arrow keys move.
+const pointing = (stage, tip, ask) => {
+  let wanted = null; // the place whose row is to be shown
+  let pending = false; // whether an answer is to come: the next place is asked for after it
+  let asked = null;
+  let row = null;
+  let cross = null; // place of the cross, in shares of the axes
+  let drawing = false;
+  const [ring, lines] = [shape("circle", "xpu-mark"), shape("path", "xpu-mark")];
+  ring.setAttribute("r", 6);
+  const plot = () => stage.querySelector("svg.xpu-plot");
+
+  const request = () => {
+    if (pending || !wanted || wanted === asked) return;
+    [pending, asked] = [true, wanted];
+    ask("row", wanted);
+  };
+  const look = (x, y) => {
+    wanted = [x, y];
+    request();
+  };
+  const hide = () => {
+    [wanted, row] = [null, null];
+    tip.hidden = true;
+    ring.remove();
+  };
+  const leave = () => {
+    cross = null;
+    lines.remove();
+    hide();
+  };
+  // Put the words beside the row, on the side where there is room.
+  const place = () => {
+    if (!row || row.x === undefined) return;
+    const at = toPlot(plot(), row.x, row.y);
+    ring.setAttribute("cx", at.x);
+    ring.setAttribute("cy", at.y);
+    plot().append(ring);
+    const { x, y } = at.matrixTransform(plot().getScreenCTM());
+    const box = tip.offsetParent.getBoundingClientRect();
+    const right = x - box.left + 14;
+    const left = Math.max(0, right + tip.offsetWidth > box.width ? right - 28 - tip.offsetWidth : right);
+    tip.style.left = `${left}px`;
+    tip.style.top = `${Math.max(0, Math.min(y - box.top + 14, box.height - tip.offsetHeight))}px`;
+  };
+  const write = () => {
+    const title = element("div", {}, row.title);
+    if (row.hue) title.prepend(element("i", { class: "xpu-key xpu-hue", style: `--xpu-hue:${row.hue}` }));
+    const values = row.values.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+    tip.replaceChildren(title, element("dl", {}, ...values), element("div", { class: "xpu-dim" }, row.more));
+    tip.hidden = false;
+    place();
+  };
+  const answer = (found) => {
+    pending = false;
+    if (wanted && found) {
+      row = found;
+      write();
+    } else if (wanted) {
+      row = null;
+      tip.hidden = true;
+      ring.remove();
+    }
+    request();
+  };
+  // Replace the drawing. The row may have another cluster now.
+  const redraw = (html) => {
+    drawing = true;
+    stage.innerHTML = html;
+    drawing = false;
+    stage.append(tip);
+  };
+  const again = () => {
+    if (cross) plot().append(lines);
+    if (row) place();
+    if (wanted) look(...wanted);
+  };
+
+  stage.addEventListener("pointermove", (event) => {
+    if (event.buttons || event.pointerType === "touch") return;
+    const inPlot = event.target.closest("svg.xpu-plot") && !event.target.closest("[data-center]");
+    const { inside, x, y } = inPlot ? toData(plot(), event) : {};
+    if (!inside) return cross || hide();
+    cross = null;
+    lines.remove();
+    tip.removeAttribute("aria-live"); // where a pointer goes is not read out
+    return look(x, y);
+  });
+  stage.addEventListener("pointerleave", leave);
+  stage.addEventListener("pointerdown", leave, true);
+  stage.addEventListener("focusout", () => drawing || leave()); // the end of a drawing ends its focus, too
+  stage.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+    if (event.target !== plot() || !step) return;
+    event.preventDefault();
+    const [left, top, width, height, lowX, lowY, highX, highY] = plot().dataset.view.split(" ").map(Number);
+    const share = event.shiftKey ? 0.005 : 0.02;
+    const [x, y] = cross ?? [0.5, 0.5];
+    cross = [x + step[0] * share, y + step[1] * share].map((each) => Math.min(1, Math.max(0, each)));
+    const [across, up] = [left + cross[0] * width, top + (1 - cross[1]) * height];
+    lines.setAttribute("d", `M${across - 9} ${up}h18M${across} ${up - 9}v18`);
+    plot().append(lines);
+    tip.setAttribute("aria-live", "polite");
+    look(lowX + cross[0] * (highX - lowX), lowY + cross[1] * (highY - lowY));
+  });
+  return { answer, again, leave, redraw };
 };
 
 // Make the centres movable: by a click, by dragging, and with the arrow keys.
@@ -105,22 +306,26 @@ const render = ({ model, el }) => {
     waiting.set(name, value);
   };
 
-  const { names, points, clusters, paces } = model.get("choices");
+  const { title, elbow, iterates, names, points, clusters, eps, min_samples, paces } = model.get("choices");
   const features = names.map((name, number) => [number, name]);
   const sliders = {
-    k: slider("k", "Clusters", clusters.map((k) => [k, String(k)]), ask),
+    ...(clusters && { k: slider("k", "Clusters", clusters.map((k) => [k, String(k)]), ask) }),
+    ...(eps && { eps: slider("eps", "eps", eps.map((each) => [each, each.toPrecision(3)]), ask) }),
+    ...(min_samples && {
+      min_samples: slider("min_samples", "Samples", min_samples.map((n) => [n, `${n} make a core`]), ask),
+    }),
     points: slider("points", "Points", points.map((n) => [n, n.toLocaleString("en-US")]), ask),
     x: slider("x", "Across", features, ask),
     y: slider("y", "Up", features, ask),
-    pace: slider("pace", "Speed", paces.map((pace) => [pace, `${pace} a second`]), ask),
+    ...(iterates && { pace: slider("pace", "Speed", paces.map((pace) => [pace, `${pace} a second`]), ask) }),
   };
   const play = button("play", "Play", () => ask("play", play.getAttribute("aria-pressed") !== "true"));
   const buttons = [
-    button("restart", "New start", ask),
-    button("step", "One iteration", ask),
-    play,
-    button("reset", "Reset", ask),
-    button("elbow", "Elbow", ask),
+    ...(iterates
+      ? [button("restart", "New start", ask), button("step", "One iteration", ask), play, button("reset", "Reset", ask)]
+      : []),
+    ...(elbow ? [button("elbow", "Elbow", ask)] : []),
+    button("zoom", "Whole plane", ask),
   ];
   const stop = button("stop", "Stop", ask);
   const start = button("start", "Start", ask);
@@ -128,17 +333,34 @@ const render = ({ model, el }) => {
   // A screen reader reads this: a summary of the state, and errors.
   const status = element("div", { role: "status", class: "xpu-said" });
   const stage = element("div", { class: "xpu-stage" });
+  const tip = element("div", { class: "xpu-tip", hidden: "" });
+  const lasso = button("lasso", "Lasso", () => {
+    const pressed = lasso.getAttribute("aria-pressed") !== "true";
+    lasso.setAttribute("aria-pressed", String(pressed));
+  });
+  lasso.setAttribute("aria-pressed", "false");
+  lasso.title = "draw around points to select them; Escape selects none";
   const root = element(
     "div",
-    { class: "xpu", role: "group", "aria-label": "k-means explorer" },
+    { class: "xpu", role: "group", "aria-label": title },
     element("style", {}, model.get("css")),
     element("div", { class: "xpu-sliders" }, ...Object.values(sliders).map(({ root }) => root)),
-    element("div", { class: "xpu-buttons", role: "toolbar", "aria-label": "Iterations" }, ...buttons, stop),
+    element("div", { class: "xpu-buttons", role: "toolbar", "aria-label": "Iterations" }, ...buttons, lasso, ...(iterates ? [stop] : [])),
     stage,
     status,
     start,
   );
+  zoomable(stage, ask); // first, because it keeps its clicks from the centres
+  selectable(stage, () => lasso.getAttribute("aria-pressed") === "true", ask);
+  const pointer = pointing(stage, tip, ask);
   movable(stage, ask);
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    pointer.leave();
+    if (model.get("state").selected) ask("select", null);
+  });
+  const hear = ({ row }) => pointer.answer(row);
+  model.on("msg:custom", hear);
   // Letters are shortcuts of the notebook (d, d deletes the cell). The notebook ignores them if the focused element has
   // this attribute. Shortcuts with Ctrl, Alt or the command key still work.
   const guard = (event) => {
@@ -167,14 +389,20 @@ const render = ({ model, el }) => {
     const focused = document.activeElement?.closest?.("[data-center]");
     const number = focused && stage.contains(focused) ? focused.dataset.center : null;
     const open = stage.querySelector("details")?.open;
-    stage.innerHTML = state.html;
+    const inPlot = document.activeElement && document.activeElement === stage.querySelector("svg.xpu-plot");
+    pointer.redraw(state.html);
     stage.querySelector("image").setAttribute("href", url);
     // A screen reader does not read the parts of an image, but these parts can be moved.
-    stage.querySelector("svg.xpu-plot").setAttribute("role", "group");
+    const plot = stage.querySelector("svg.xpu-plot");
+    plot.setAttribute("role", "group");
+    plot.setAttribute("tabindex", "0");
+    plot.setAttribute("aria-label", `${plot.getAttribute("aria-label")} Arrow keys show the row that is nearest to a cross.`);
     if (shown) URL.revokeObjectURL(shown);
     shown = url;
     stage.querySelectorAll("[data-center]").forEach((center, j) => label(center, ...state.centers[j]));
     if (open) stage.querySelector("details").open = true;
+    if (inPlot) plot.focus({ preventScroll: true });
+    pointer.again();
     if (number !== null) stage.querySelector(`[data-center="${number}"]`)?.focus({ preventScroll: true });
     for (const [name, { set }] of Object.entries(sliders)) {
       // While the user moves a slider, an update of the picture must not move it back.
@@ -200,6 +428,7 @@ const render = ({ model, el }) => {
   el.append(root);
   return () => {
     model.off("change:state", show);
+    model.off("msg:custom", hear);
     window.removeEventListener("keydown", guard, true);
     if (shown) URL.revokeObjectURL(shown);
     root.remove();

@@ -1,132 +1,93 @@
-"""The state of an explorer at one moment, as HTML, as text, or as a matplotlib figure."""
+"""The state of an explorer of iterations at one moment, as HTML, as text, or as a matplotlib figure."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xpulab.explorer.picture import INKS, Picture, ink_on
+from xpulab.explorer.picture import LIGHT, ink_on
+from xpulab.explorer.plane_snapshot import INK, LEFT, TOP, WHITE, PlaneSnapshot, in_pixels
 from xpulab.report.curves import polyline, small_curve
-from xpulab.report.rendering import (
-    Displayed,
-    Html,
-    block,
-    counted,
-    drawn,
-    escape,
-    format_number,
-    plain,
-    style,
-    table_html,
-    table_text,
-)
+from xpulab.report.figure import for_any_ground
+from xpulab.report.rendering import Html, counted, format_number, table_html, table_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont
 
 __all__ = ["Snapshot"]
 
-# Margins of the plot, in pixels of the picture.
-_LEFT, _TOP, _RIGHT, _BOTTOM = 60, 10, 12, 40
-_INK, _GRID, _WHITE = "#333333", "#dddddd", "#ffffff"  # colours of the image, which is white in every theme
+_DEVIATIONS = 2.0  # from the mean of a component to its ellipse
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot(Displayed):
-    """The state of an explorer at one moment. A notebook shows it as HTML, a terminal as text.
+class Snapshot(PlaneSnapshot):
+    """The state of an explorer of iterations at one moment. A notebook shows it as HTML, a terminal as text.
 
     Attributes
     ----------
     picture : Picture
         The clusters in the plane of two features.
-    k, points, n_samples, n_features : int
-        Numbers of clusters, of used rows, of all rows, and of features.
+    points, n_samples, n_features : int
+        Numbers of used rows, of all rows, and of features.
+    k : int
+        Number of clusters.
     random_state : int
         Random state of the initial centres.
     trails : numpy.ndarray of float64 of shape (n_iterations + 1, k, 2)
         The initial centres, and the centres after each iteration, in the two features of the picture.
     inertias : tuple of float
-        Inertia for each element of `trails`.
+        Inertia for each element of `trails`, or what `measure` says.
     elbows : dict of int to float
         Number of clusters -> inertia.
     converged : bool
         Whether `KMeans` would end after the last iteration.
+    past : tuple of float
+        The inertias of the trails before, which are shown until there is an iteration from these centres.
+    selection : Selection, optional
+        The rows inside of a shape.
+    method : str
+        What the explorer shows, ``"k-means"`` or ``"Gaussian mixture"``.
+    measure : str
+        The quantity in `inertias` and `past`: ``"inertia"`` or ``"lower bound"``.
+    covariances : numpy.ndarray of shape (m, k, 2, 2), optional
+        Covariances of the components of a mixture in the two features, after the last two iterations at most.
     """
 
-    picture: Picture
     k: int
-    points: int
-    n_samples: int
-    n_features: int
     random_state: int
     trails: np.ndarray
     inertias: tuple[float, ...]
     elbows: dict[int, float]
     converged: bool
-
-    @property
-    def png(self) -> bytes:
-        """The image of the rows, without axes and centres."""
-        return self.picture.png
-
-    def image(self) -> bytes:
-        """Return the plot as a PNG on white: rows, axes, trails and centres."""
-        return _painted(self)
+    past: tuple[float, ...] = ()
+    method: str = field(default="k-means", kw_only=True)
+    measure: str = "inertia"
+    covariances: np.ndarray | None = None
 
     def line(self) -> str:
         """Return a summary on one line."""
-        rows = f"{self.points:,}" + (f" of {self.n_samples:,}" if self.points < self.n_samples else "")
         n = len(self.inertias) - 1
         turns = counted(n, "iteration") + (", converged" if self.converged else "")
         return (
-            f"k-means of {rows} rows x {self.n_features}, k={self.k}, start {self.random_state}: {turns}, "
-            f"inertia {format_number(self.inertias[-1])}"
+            f"{self.method} of {self._rows_used}, k={self.k}, start {self.random_state}: {turns}, "
+            f"{self.measure} {format_number(self.inertias[-1])}"
         )
 
     def __str__(self) -> str:
         lines = [self.line(), table_text(self._header(), self._rows(), "rrrr")]
+        lines += [f"  {self.selection}"] if self.selection else []
         return "\n".join(lines + ([f"  {self._found()}"] if self.elbows else []))
-
-    def _repr_html_(self) -> str:
-        return self.html()
-
-    def html(self, extra: str = "") -> Html:
-        """Return the snapshot as HTML.
-
-        Parameters
-        ----------
-        extra : str, default=""
-            HTML that follows; it is not escaped.
-        """
-        parts = [drawn(self.body(_address(self.png)), self._words()), f"<div>{escape(self.line())}</div>"]
-        return block(f"k-means explorer: {self.line()}", [*parts, self.table(), extra], style("explorer"))
-
-    def body(self, image: str) -> Html:
-        """Return the plot and the curves, without their style sheet.
-
-        Parameters
-        ----------
-        image : str
-            The URL of the image of the rows.
-        """
-        return Html(
-            f'<div class="xpu-explore">{_plot(self, image)}<div>'
-            f"{small_curve('Inertia by iteration', list(enumerate(self.inertias)))}"
-            f"{small_curve('Inertia by number of clusters', list(self.elbows.items()), self.k)}"
-            "</div></div>"
-        )
 
     def table(self) -> Html:
         """Return the centres as a folded table."""
         rows = [
-            (Html(f'<i class="xpu-key" style="background:{self.picture.colours[j]}"></i>{j}'), *cells)
+            (Html(f'<i class="xpu-key xpu-hue" style="--xpu-hue:{self.picture.colours[j]}"></i>{j}'), *cells)
             for j, (_, *cells) in enumerate(self._rows())
         ]
         return Html(f"<details><summary>Centres</summary>{table_html(self._header(), rows, 'lrrr')}</details>")
@@ -152,122 +113,88 @@ class Snapshot(Displayed):
         found = ", ".join(f"{k}: {format_number(inertia, 4)}" for k, inertia in self.elbows.items())
         return f"inertia by number of clusters: {found}"
 
+    def _curves(self) -> str:
+        title, inertias = f"{self.measure.capitalize()} by iteration", self.inertias
+        if len(inertias) < 2 and self.past:
+            title, inertias = f"{title}, before the last move", self.past
+        points = list(enumerate(inertias))
+        # k-means++ gives each component one row, and a bound that is so low that all others would look the same.
+        first = 1 if self.covariances is not None and len(inertias) > 2 else 0
+        elbows = small_curve("Inertia by number of clusters", list(self.elbows.items()), self.k)
+        return small_curve(title, points[first:]) + elbows
+
     def _words(self) -> str:
-        """Return a description that replaces the plot and the curves in front ends that remove SVG."""
-        image = f'<img alt="{_label(self)}" src="{_address(self.image())}">'
-        return image + (f"<div>{self._found()}</div>" if self.elbows else "")
+        return super()._words() + (f"<div>{self._found()}</div>" if self.elbows else "")
+
+    def _in_plot(self) -> str:
+        """Draw ellipses and trails."""
+        shapes = ""
+        for since, edge in self._ellipses():
+            shapes += polyline("xpu-halo", edge) + polyline("xpu-before" if since else "xpu-trail", edge)
+        return shapes + "".join(_trail(places) for places in self._places().swapaxes(0, 1))
+
+    def _over_plot(self) -> str:
+        """Draw the centres."""
+        places = self._places()[-1] + (LEFT, TOP)
+        return "".join(_center(j, self.picture.colours[j], *place) for j, place in enumerate(places))
+
+    def _paint(self, draw: ImageDraw, font: FreeTypeFont) -> None:
+        margin, (lines, columns) = np.array([LEFT, TOP]), self.picture.counts.shape[1:]
+        places = self._places() + margin
+        for ink, width in ((WHITE, 5), (INK, 2)):
+            for j in range(self.k if len(places) > 1 else 0):
+                draw.line([(float(x), float(y)) for x, y in places[:, j]], ink, width)
+        for edge in [edge for since, edge in self._ellipses() if not since]:
+            draw.line([(float(x), float(y)) for x, y in np.clip(edge, 0, (columns, lines)) + margin], INK, 2)
+        for j, (x, y) in enumerate(places[-1]):
+            red, green, blue = LIGHT.shown(np.array([*bytes.fromhex(self.picture.colours[j][1:]), 255]))[:3].tolist()
+            hue = f"#{red:02x}{green:02x}{blue:02x}"
+            draw.ellipse([x - 12, y - 12, x + 12, y + 12], INK)
+            draw.ellipse([x - 11, y - 11, x + 11, y + 11], hue, WHITE, 2)
+            draw.text((x, y), str(j), ink_on(hue), font, anchor="mm")
+
+    def _draw_rows(self, axes: Axes) -> None:
+        from matplotlib.patheffects import withStroke
+
+        super()._draw_rows(axes)
+        halo, (lines, columns) = [withStroke(linewidth=3, foreground="w")], self.picture.counts.shape[1:]
+        (left, bottom), (right, top) = self.picture.low, self.picture.high
+        for since, edge in self._ellipses():
+            x, y = edge.T / np.array([[columns], [lines]])
+            axes.plot(
+                left + x * (right - left), top - y * (top - bottom), color="black", lw=1.2, ls="--" if since else "-",
+                path_effects=halo,
+            )  # fmt: skip
+        for j, (x, y) in enumerate(self.trails[-1]):
+            axes.plot(*self.trails[:, j].T, color="black", lw=1.2, path_effects=halo)
+            axes.text(
+                x, y, str(j), color=ink_on(self.picture.colours[j]), ha="center", va="center", weight="bold", size=8,
+                bbox={"boxstyle": "circle", "facecolor": self.picture.colours[j], "edgecolor": "w"},
+            )  # fmt: skip
+
+    def _places(self) -> np.ndarray:
+        """Return the trails in pixels from the upper left corner; points outside of the picture are at its edge."""
+        lines, columns = self.picture.counts.shape[1:]
+        return np.clip(in_pixels(self.picture, self.trails), 0, (columns, lines))
+
+    def _ellipses(self) -> list[tuple[int, np.ndarray]]:
+        """Return the ellipses of a mixture in pixels, (49, 2), each with the number of iterations since."""
+        if self.covariances is None:
+            return []
+        angles = np.linspace(0, 2 * np.pi, 49)
+        circle = _DEVIATIONS * np.column_stack([np.cos(angles), np.sin(angles)])
+        values, vectors = np.linalg.eigh(self.covariances)
+        roots = vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
+        means = self.trails[-len(roots) :]
+        drawn = means[:, :, None] + circle @ roots.swapaxes(-1, -2)
+        since = [len(roots) - 1 - i for i in range(len(roots)) for _ in range(self.k)]
+        return list(zip(since, in_pixels(self.picture, drawn).reshape(-1, *circle.shape), strict=True))
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (str(j), format_number(x, 4), format_number(y, 4), f"{size:,}")
             for j, ((x, y), size) in enumerate(zip(self.trails[-1], self.picture.sizes, strict=True))
         ]
-
-
-def _ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return round numbers between two values, each with its label."""
-    from matplotlib.ticker import MaxNLocator
-
-    values = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    return [(float(v), f"{v:.8g}") for v in values if low <= v <= high]
-
-
-def _address(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-def _label(snapshot: Snapshot) -> Html:
-    across, up = snapshot.picture.names
-    return escape(f"{snapshot.line()}. Across: {across}, up: {up}.")
-
-
-def _places(snapshot: Snapshot) -> np.ndarray:
-    """Return the trails in pixels from the upper left corner; points outside of the picture are moved to its edge."""
-    picture = snapshot.picture
-    lines, columns = picture.counts.shape[1:]
-    low, high = np.array(picture.low), np.array(picture.high)
-    places = np.clip((snapshot.trails - low) / (high - low), 0, 1)
-    places[..., 1] = 1 - places[..., 1]
-    return places * (columns, lines)
-
-
-def _plot(snapshot: Snapshot, image: str) -> str:
-    """Draw the plot as SVG: the rows are an image; axes, trails and centres are shapes, which are sharp at any size."""
-    picture = snapshot.picture
-    lines, columns = picture.counts.shape[1:]
-    place = _places(snapshot)
-    names = [escape(plain(name)) for name in picture.names]
-    view = " ".join(f"{number:.9g}" for number in (_LEFT, _TOP, columns, lines, *picture.low, *picture.high))
-    return (
-        f'<svg class="xpu-plot" role="img" aria-label="{_label(snapshot)}" data-view="{view}" '
-        f'viewBox="0 0 {_LEFT + columns + _RIGHT} {_TOP + lines + _BOTTOM}">'
-        f"{_grid(picture, columns, lines)}"
-        f'<svg x="{_LEFT}" y="{_TOP}" width="{columns}" height="{lines}">'
-        f'<image width="{columns}" height="{lines}" href="{image}"/>'
-        f"{''.join(_trail(place[:, j]) for j in range(snapshot.k))}</svg>"
-        f"{''.join(_center(j, picture.colours[j], *(place[-1, j] + (_LEFT, _TOP))) for j in range(snapshot.k))}"
-        f'<text x="{_LEFT + columns / 2}" y="{_TOP + lines + 34}" text-anchor="middle">{names[0]}</text>'
-        f'<text transform="translate(12,{_TOP + lines / 2}) rotate(-90)" text-anchor="middle">{names[1]}</text></svg>'
-    )
-
-
-def _marks(picture: Picture) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
-    """Return the ticks of both axes: positions in pixels from the upper left corner, and labels."""
-    lines, columns = picture.counts.shape[1:]
-    (left, bottom), (right, top) = picture.low, picture.high
-    across = [(columns * (value - left) / (right - left), text) for value, text in _ticks(left, right)]
-    up = [(lines * (1 - (value - bottom) / (top - bottom)), text) for value, text in _ticks(bottom, top)]
-    return across, up
-
-
-def _painted(snapshot: Snapshot) -> bytes:
-    """Draw the plot as PNG, for front ends without SVG. matplotlib would take thirty times as long."""
-    import matplotlib
-    from PIL import Image, ImageDraw, ImageFont
-
-    picture = snapshot.picture
-    lines, columns = picture.counts.shape[1:]
-    image = Image.new("RGB", (_LEFT + columns + _RIGHT, _TOP + lines + _BOTTOM), _WHITE)
-    draw = ImageDraw.Draw(image)
-    font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 11)
-    across, up = _marks(picture)
-    for x, text in across:
-        draw.line([(_LEFT + x, _TOP), (_LEFT + x, _TOP + lines)], _GRID)
-        draw.text((_LEFT + x, _TOP + lines + 5), text, _INK, font, anchor="mt")
-    for y, text in up:
-        draw.line([(_LEFT, _TOP + y), (_LEFT + columns, _TOP + y)], _GRID)
-        draw.text((_LEFT - 6, _TOP + y), text, _INK, font, anchor="rm")
-    draw.rectangle([_LEFT, _TOP, _LEFT + columns, _TOP + lines], outline=_INK)
-    rows = Image.fromarray(INKS[picture.pixels], "RGBA")
-    image.paste(rows, (_LEFT, _TOP), rows)
-    places = _places(snapshot) + np.array([_LEFT, _TOP])
-    for ink, width in ((_WHITE, 5), (_INK, 2)):
-        for j in range(snapshot.k if len(places) > 1 else 0):
-            draw.line([(float(x), float(y)) for x, y in places[:, j]], ink, width)
-    for j, (x, y) in enumerate(places[-1]):
-        hue = picture.colours[j]
-        draw.ellipse([x - 12, y - 12, x + 12, y + 12], _INK)
-        draw.ellipse([x - 11, y - 11, x + 11, y + 11], hue, _WHITE, 2)
-        draw.text((x, y), str(j), ink_on(hue), font, anchor="mm")
-    draw.text((_LEFT + columns / 2, _TOP + lines + 24), plain(picture.names[0]), _INK, font, anchor="mt")
-    name = Image.new("RGB", (lines, 14), _WHITE)
-    ImageDraw.Draw(name).text((lines / 2, 7), plain(picture.names[1]), _INK, font, anchor="mm")
-    image.paste(name.rotate(90, expand=True), (2, _TOP))
-    file = io.BytesIO()
-    image.quantize(128, method=Image.Quantize.FASTOCTREE).save(file, "PNG", compress_level=6)
-    return file.getvalue()
-
-
-def _grid(picture: Picture, columns: int, lines: int) -> str:
-    pieces = [f'<rect class="xpu-axis" x="{_LEFT}" y="{_TOP}" width="{columns}" height="{lines}"/>']
-    across, up = _marks(picture)
-    for x, text in across:
-        pieces.append(f'<path class="xpu-faint" d="M{_LEFT + x:.1f} {_TOP}v{lines}"/>')
-        pieces.append(f'<text x="{_LEFT + x:.1f}" y="{_TOP + lines + 16}" text-anchor="middle">{text}</text>')
-    for y, text in up:
-        pieces.append(f'<path class="xpu-faint" d="M{_LEFT} {_TOP + y:.1f}h{columns}"/>')
-        pieces.append(f'<text x="{_LEFT - 6}" y="{_TOP + y + 4:.1f}" text-anchor="end">{text}</text>')
-    return "".join(pieces)
 
 
 def _trail(places: np.ndarray) -> str:
@@ -280,7 +207,7 @@ def _center(j: int, colour: str, x: float, y: float) -> str:
     """Draw a disc with a dark and a light ring, so that one of the rings is visible on any background."""
     return (
         f'<g class="xpu-center" data-center="{j}" transform="translate({x:.1f},{y:.1f})">'
-        f'<circle class="xpu-ring" r="12"/><circle r="10" fill="{colour}"/>'
+        f'<circle class="xpu-ring" r="12"/><circle class="xpu-hue" r="10" style="--xpu-hue:{colour}"/>'
         f'<text y="4" style="fill:{ink_on(colour)}">{j}</text></g>'
     )
 
@@ -290,6 +217,7 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
+    given = axes is not None
     if axes is None:
         figure, places = plt.subplot_mosaic(
             [["rows", "inertia"], ["rows", "elbow"]], figsize=(11, 5.5), layout="constrained", width_ratios=(2, 1)
@@ -298,9 +226,10 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
         if "inline" in matplotlib.get_backend():
             plt.close(figure)  # otherwise the inline backend shows it, in addition to IPython
     rows, inertia, elbow = axes
-    _draw_rows(snapshot, rows)
-    inertia.plot(snapshot.inertias, marker=".")
-    inertia.set(xlabel="iteration", ylabel="inertia")
+    snapshot._draw_rows(rows)
+    first = 1 if snapshot.covariances is not None and len(snapshot.inertias) > 2 else 0  # as in `Snapshot._curves`
+    inertia.plot(range(first, len(snapshot.inertias)), snapshot.inertias[first:], marker=".")
+    inertia.set(xlabel="iteration", ylabel=snapshot.measure)
     elbow.plot(list(snapshot.elbows), list(snapshot.elbows.values()), marker=".")
     elbow.set(xlabel="number of clusters", ylabel="inertia")
     elbow.set_visible(bool(snapshot.elbows))
@@ -309,22 +238,6 @@ def _figure(snapshot: Snapshot, axes: Sequence[Axes] | None) -> Figure:
         each.grid(alpha=0.3)
     figure = rows.figure.get_figure(root=True)
     assert figure is not None
+    if not given:
+        for_any_ground(figure)
     return figure
-
-
-def _draw_rows(snapshot: Snapshot, axes: Axes) -> None:
-    from matplotlib.patheffects import withStroke
-
-    picture = snapshot.picture
-    extent = (picture.low[0], picture.high[0], picture.low[1], picture.high[1])
-    axes.imshow(INKS[picture.pixels], extent=extent, aspect="auto", interpolation="nearest")
-    for j, (x, y) in enumerate(snapshot.trails[-1]):
-        axes.plot(
-            *snapshot.trails[:, j].T, color="black", lw=1.2, path_effects=[withStroke(linewidth=3, foreground="w")]
-        )
-        axes.text(
-            x, y, str(j), color=ink_on(picture.colours[j]), ha="center", va="center", weight="bold", size=8,
-            bbox={"boxstyle": "circle", "facecolor": picture.colours[j], "edgecolor": "w"},
-        )  # fmt: skip
-    axes.set(xlabel=plain(picture.names[0]), ylabel=plain(picture.names[1]), title=plain(snapshot.line()))
-    axes.title.set_fontsize(9)

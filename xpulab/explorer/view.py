@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-import contextvars
 import signal
-import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
+from xpulab.calls import public_call
+from xpulab.data import ShardedArray
 from xpulab.exceptions import NoClusterError
+from xpulab.explorer.density import DensityExplorer, DensitySnapshot
+from xpulab.explorer.latest import Latest
+from xpulab.explorer.mixture import MixtureExplorer
+from xpulab.explorer.plane import Plane
 from xpulab.explorer.session import ELBOW, Explorer
 from xpulab.explorer.snapshot import Snapshot
-from xpulab.report.rendering import Html, Text, format_seconds, in_notebook, style, widget_view
+from xpulab.explorer.trails import Trails
+from xpulab.report.rendering import (
+    Html,
+    Text,
+    counted,
+    format_number,
+    format_seconds,
+    in_notebook,
+    plain,
+    style,
+    widget_view,
+)
 
-__all__ = ["ExploreView", "Latest", "explore"]
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["ExploreView", "explore"]
 
 MOST_CLUSTERS = 20
+#: Features of a row that are shown beside the pointer.
+MOST_VALUES = 8
 #: Iterations per second of automatic play: the values that the control offers, and the default.
 PACES = (0.5, 1, 2, 4, 8, 16)
 PACE = 4.0
 #: Seconds between two updates of the standing picture during play and other work.
 STANDING = 2.0
+#: Most seconds that a cell waits at its end until the changes that it made are shown.
+_PATIENCE = 5.0
 #: Limit for updates, because Jupyter's server drops output beyond a megabyte per second.
 _BYTES_PER_SECOND = 700_000
 
 
-def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
-    """Explore k-means in a notebook: with sliders, single iterations, and centres that can be moved.
+@public_call
+def explore(
+    X: npt.ArrayLike | ShardedArray, k: int | None = None, *, algorithm: str = "kmeans", **parameters: Any
+) -> ExploreView:
+    """Explore clusterings in a notebook: with sliders, single iterations, and centres that can be moved.
 
     Parameters
     ----------
     X : array-like or ShardedArray of shape (n_samples, n_features)
         An array is sent to the engines of the active cluster once, and stays there as long as the explorer exists.
-    k : int, default=8
-        Initial number of clusters.
+    k : int, optional
+        Initial number of clusters, 8 by default; DBSCAN has none.
+    algorithm : {"kmeans", "mixture", "dbscan"}, default="kmeans"
+        The iterations of `xpulab.cluster.KMeans`, those of `xpulab.mixture.GaussianMixture`, or the clusters of
+        `xpulab.cluster.DBSCAN` for an `eps` that a slider changes.
     **parameters
-        ``points``, ``features``, ``random_state`` and ``shape`` of `xpulab.explorer.session.Explorer`.
+        ``points``, ``features``, ``random_state`` and ``shape`` of `xpulab.explorer.session.Explorer`; for a mixture
+        also ``covariance_type``, ``reg_covar`` and ``init_params`` of `xpulab.explorer.mixture.MixtureExplorer`; for
+        DBSCAN ``eps``, ``min_samples``, ``points``, ``features`` and ``shape`` of
+        `xpulab.explorer.density.DensityExplorer`.
 
     Returns
     -------
@@ -62,60 +95,19 @@ def explore(X: Any, k: int = 8, **parameters: Any) -> ExploreView:
     >>> snapshot.k
     3
     """
-    return ExploreView(Explorer(X, k, **parameters))
+    if algorithm not in _EXPLORERS:
+        raise ValueError(f"algorithm={algorithm!r} was given; expected one of {', '.join(map(repr, _EXPLORERS))}")
+    if k is not None:
+        if algorithm == "dbscan":
+            raise ValueError(f"k={k!r} was given; DBSCAN finds the number of clusters: set eps and min_samples")
+        parameters["k"] = k
+    return ExploreView(_EXPLORERS[algorithm](X, **parameters))
 
 
-class Latest:
-    """Handles requests in another thread. If several requests of one name wait, it handles only the latest of them.
-
-    Therefore the requests of a slider that is dragged do not queue: at most one value of each control waits.
-
-    Parameters
-    ----------
-    work : callable
-        A function of a dict of the requests, name -> value, in the order of the first request of each name. It returns
-        the seconds after which it has to be called again without a request, or None.
-    """
-
-    def __init__(self, work: Callable[[dict[str, Any]], float | None]) -> None:
-        self._work = work
-        self._asked: dict[str, Any] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def ask(self, name: str, value: Any = None) -> None:
-        """Add a request, and return at once."""
-        with self._changed:
-            self._asked[name] = value
-            if self._thread is None:
-                # The context tells IPython which cell an output belongs to. A new thread does not inherit it.
-                run = contextvars.copy_context().run
-                self._thread = threading.Thread(target=run, args=(self._run,), name="xpulab-explore", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    @property
-    def working(self) -> bool:
-        """Whether the caller runs in this object's thread."""
-        return threading.current_thread() is self._thread
-
-    def wait(self, timeout: float = 60.0) -> bool:
-        """Wait until all requests are handled. Return False if this takes longer than `timeout` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._thread is None, timeout)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                asked, self._asked = self._asked, {}
-            pause = self._work(asked)
-            with self._changed:
-                if pause is not None:
-                    self._changed.wait_for(lambda: bool(self._asked), pause)
-                elif not self._asked:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
+AnyExplorer = Explorer | MixtureExplorer | DensityExplorer
+_EXPLORERS: dict[str, Callable[..., AnyExplorer]] = {
+    "kmeans": Explorer, "mixture": MixtureExplorer, "dbscan": DensityExplorer
+}  # fmt: skip
 
 
 class ExploreView:
@@ -127,13 +119,13 @@ class ExploreView:
 
     Attributes
     ----------
-    explorer : Explorer
+    explorer : Explorer, MixtureExplorer or DensityExplorer
         The state. The view also shows changes that are made from Python.
     pace : float
         Iterations per second of play.
     """
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: AnyExplorer) -> None:
         self.explorer = explorer
         self.name = uuid.uuid4().hex
         self.widget: Any = None
@@ -145,29 +137,33 @@ class ExploreView:
         self._standing: Any = None
         self._stood = 0.0
         self._latest = Latest(self._work)
+        self._pointer = Latest(self._point)  # apart, because a row is shown without another picture
         follow = weakref.WeakMethod(self._follow)
         explorer.changed = lambda: (follow() or (lambda: None))()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot | DensitySnapshot:
         """Return the present picture as an object that does not change, with text, HTML and a figure.
 
         This needs no front end.
         """
         return self.explorer.snapshot()
 
-    def ask(self, name: str, value: Any = None) -> None:
+    def ask(self, name: str, value: object = None) -> None:
         """Do the same as a control. The method returns at once.
 
         Parameters
         ----------
         name : str
-            Name of the control: ``"k"``, ``"points"``, ``"x"``, ``"y"`` (with a value), ``"move"`` (with centre, x, y),
-            ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (with a bool), ``"pace"`` (with iterations
-            per second), ``"stop"`` (ends play and elbow), ``"start"`` (starts the cluster) or ``"refresh"``.
+            Name of the control: ``"k"``, ``"eps"``, ``"min_samples"``, ``"points"``, ``"x"``, ``"y"`` (with a value),
+            ``"move"`` (with centre, x, y), ``"zoom"`` (with the limits of x and of y, or None for the whole plane),
+            ``"select"`` (with the corners of a shape, or None), ``"row"`` (with x and y: the widget shows the row that
+            is nearest to this place), ``"restart"``, ``"step"``, ``"reset"``, ``"elbow"``, ``"play"`` (with a bool),
+            ``"pace"`` (with iterations per second), ``"stop"`` (ends play and elbow), ``"start"`` (starts the cluster)
+            or ``"refresh"``.
         value : Any
             Value of the control.
         """
-        self._latest.ask(name, value)
+        (self._pointer if name == "row" else self._latest).ask(name, value)
 
     def refresh(self) -> None:
         """Show the present state of the explorer."""
@@ -175,7 +171,7 @@ class ExploreView:
 
     def wait(self, timeout: float = 60.0) -> bool:
         """Wait until all results are shown. Return False if this takes longer than `timeout` seconds."""
-        return self._latest.wait(timeout)
+        return self._latest.wait(timeout) and self._pointer.wait(timeout)
 
     def close(self) -> None:
         """End play, remove the widget, and leave the standing picture."""
@@ -197,10 +193,14 @@ class ExploreView:
         if in_notebook(shell):
             _shown.add(self)
             _hear_interrupts(shell)
+            _settle_after_cells(shell)
             self.widget = self.widget or self._make_widget()
             if self.widget is not None:
                 # Without this HTML, a front end that shows no widgets would show the widget's repr.
-                nothing = {"text/html": '<div hidden="hidden"></div>', "text/plain": "k-means explorer"}
+                nothing = {
+                    "text/html": '<div hidden="hidden"></div>',
+                    "text/plain": f"{self.snapshot().method} explorer",
+                }
                 display({**widget_view(self.widget), **nothing}, raw=True)
             self._standing = display(_Standing(self), display_id=True)
         else:
@@ -218,7 +218,7 @@ class ExploreView:
 
     # -- requests, in the thread of `Latest` --------------------------------------------------------------------------
 
-    def _work(self, asked: dict[str, Any]) -> float | None:
+    def _work(self, asked: dict[str, object]) -> float | None:
         """Handle requests, show the result, and return the seconds until the next step of play; None without play."""
         started = time.perf_counter()
         try:
@@ -239,13 +239,48 @@ class ExploreView:
             return None
         return max(0.0, started + 1 / self.pace - time.perf_counter()) if self.playing else 0.0
 
+    def _point(self, asked: dict[str, object]) -> None:
+        """Send the row that is nearest to the pointer to the widget."""
+        try:
+            found: dict[str, object] | None = self._row(*asked["row"])  # type: ignore[misc]
+        except Exception as error:  # as in `_work`
+            found = {"title": str(error), "values": [], "more": ""}
+        if self.widget is not None:
+            self.widget.send({"row": found})
+
+    def _row(self, x: float, y: float) -> dict[str, object] | None:
+        """Return the row that is nearest to a place, in words; None if no row is near."""
+        row = self.explorer.row_at(x, y)
+        if row is None:
+            return None
+        shown = [self.explorer.names[feature] for feature in dict.fromkeys(self.explorer.features)]
+        shown += [name for name in row.values if name not in shown][: MOST_VALUES - len(shown)]
+        hidden = len(row.values) - len(shown)
+        more = [f"and {counted(hidden, 'more feature')}"] if hidden else []
+        more += [f"the first of {row.n_rows:,} rows at this pixel"] if row.n_rows > 1 else []
+        return {
+            "title": f"Row {row.number:,} of " + (f"cluster {row.cluster}" if row.cluster >= 0 else "noise"),
+            "hue": self.explorer.colour_of(row.cluster),
+            "values": [[plain(name), format_number(row.values[name])] for name in shown],
+            "more": "; ".join(more),
+            "x": row.x,
+            "y": row.y,
+        }
+
     def _turn(self) -> None:
         """Do one step of automatic work: the next number of clusters of the elbow curve, or the next iteration."""
-        if self._elbow:
+        if self._elbow and isinstance(self.explorer, Explorer):
             self.explorer.extend_elbow(self._elbow.pop(0))
         elif self.playing:
-            self.explorer.step()
-            self.playing = not self.explorer.converged
+            self._trails.step()
+            self.playing = not self._trails.converged
+
+    @property
+    def _trails(self) -> Trails:
+        """The explorer, if it has iterations."""
+        if not isinstance(self.explorer, Trails):
+            raise ValueError("DBSCAN has no iterations; to see some, type: xpulab.explore(X, algorithm='kmeans')")
+        return self.explorer
 
     def _show(self, final: bool) -> None:
         if self.widget is not None:
@@ -258,13 +293,13 @@ class ExploreView:
             self._standing.update(_Standing(self))
             self._stood = time.monotonic()
 
-    def _state(self, snapshot: Snapshot) -> dict[str, Any]:
+    def _state(self, snapshot: Snapshot | DensitySnapshot) -> dict[str, object]:
         x, y = self.explorer.features
         return {
             "html": snapshot.body(image="") + snapshot.table(),
-            "line": snapshot.line(),
-            "centers": snapshot.trails[-1].tolist(),
-            "k": snapshot.k,
+            "line": "\n".join([snapshot.line(), *([str(snapshot.selection)] if snapshot.selection else [])]),
+            "centers": snapshot.trails[-1].tolist() if isinstance(snapshot, Snapshot) else [],
+            **self._parameters(),
             "points": snapshot.points,
             "x": x,
             "y": y,
@@ -273,7 +308,14 @@ class ExploreView:
             "busy": self.busy,
             "stopped": self.stopped,
             "message": self.message,
+            "selected": snapshot.selection is not None,
         }
+
+    def _parameters(self) -> dict[str, float]:
+        """Return the parameters that have a slider."""
+        if isinstance(self.explorer, DensityExplorer):
+            return {"eps": self.explorer.eps, "min_samples": self.explorer.min_samples}
+        return {"k": self.explorer.k}
 
     def _make_widget(self) -> Any:
         """Return the widget, or None if ipywidgets or anywidget is missing."""
@@ -283,11 +325,20 @@ class ExploreView:
             return None
         snapshot = self.snapshot()
         choices = {
+            "title": f"{snapshot.method} explorer",
+            "elbow": isinstance(self.explorer, Explorer),
+            "iterates": isinstance(self.explorer, Trails),
             "names": self.explorer.names,
             "points": _round_numbers(self.explorer.rows.shape[0], self.explorer.points),
             "paces": sorted({*PACES, self.pace}),
-            "clusters": list(range(1, min(max(MOST_CLUSTERS, snapshot.k), snapshot.n_samples) + 1)),
         }
+        if isinstance(self.explorer, DensityExplorer):
+            present = self.explorer.eps
+            choices["eps"] = [present * 2 ** (step / 4) for step in range(-16, 17)]
+            choices["min_samples"] = sorted({*range(1, 21), self.explorer.min_samples})
+        else:
+            most = min(max(MOST_CLUSTERS, self.explorer.k), snapshot.n_samples)
+            choices["clusters"] = list(range(1, most + 1))
         widget = ExploreWidget(
             name=self.name,
             css=style("base") + style("explorer") + style("controls"),
@@ -300,13 +351,9 @@ class ExploreView:
 
     # -- controls -----------------------------------------------------------------------------------------------------
 
-    def _set_k(self, k: int) -> None:
-        if k != self.explorer.k:
-            self.explorer.k = k
-
-    def _set_points(self, points: int) -> None:
-        if points != self.explorer.points:
-            self.explorer.points = points
+    def _set(self, name: str, value: float) -> None:
+        if value != getattr(self.explorer, name):
+            setattr(self.explorer, name, value)
 
     def _set_feature(self, place: int, feature: int) -> None:
         features = list(self.explorer.features)
@@ -324,18 +371,24 @@ class ExploreView:
         self.playing, self._elbow = False, []
 
     def _find_elbow(self) -> None:
+        if not isinstance(self.explorer, Explorer):
+            raise ValueError("only k-means has an elbow curve; to see it, type: xpulab.explore(X, algorithm='kmeans')")
         self._elbow = [k for k in ELBOW if k not in self.explorer.elbows and k <= self.explorer.points]
 
 
-_CONTROLS: dict[str, Callable[[ExploreView, Any], None]] = {
-    "k": ExploreView._set_k,
-    "points": ExploreView._set_points,
+_CONTROLS: dict[str, Callable[[ExploreView, Any], object]] = {
+    "k": lambda view, k: view._set("k", k),
+    "points": lambda view, points: view._set("points", points),
+    "eps": lambda view, eps: view._set("eps", eps),
+    "min_samples": lambda view, n: view._set("min_samples", n),
     "x": lambda view, feature: view._set_feature(0, feature),
     "y": lambda view, feature: view._set_feature(1, feature),
-    "move": lambda view, to: view.explorer.move_center(*to),
-    "restart": lambda view, _: view.explorer.restart(),
-    "step": lambda view, _: view.explorer.step(),
-    "reset": lambda view, _: view.explorer.reset(),
+    "move": lambda view, to: view._trails.move_center(*to),
+    "zoom": lambda view, part: view.explorer.zoom(*(part or ())),
+    "select": lambda view, shape: view.explorer.select(shape),
+    "restart": lambda view, _: view._trails.restart(),
+    "step": lambda view, _: view._trails.step(),
+    "reset": lambda view, _: view._trails.reset(),
     "play": ExploreView._play,
     "pace": ExploreView._set_pace,
     "stop": lambda view, _: view._stop(),
@@ -352,7 +405,7 @@ _QUIET = {"play", "pace", "stop", "refresh"}
 _shown: weakref.WeakSet[ExploreView] = weakref.WeakSet()
 
 
-def _hear_interrupts(shell: Any) -> None:
+def _hear_interrupts(shell: InteractiveShell | None) -> None:
     """Make an interrupt of the kernel end play while no cell runs. Without this, ipykernel would ignore it."""
     kernel: Any = getattr(shell, "kernel", None)
     # ipykernel restores this handler at the end of a cell.
@@ -360,7 +413,19 @@ def _hear_interrupts(shell: Any) -> None:
         kernel.saved_sigint_handler = _interrupted
 
 
-def _interrupted(*_: Any) -> None:
+def _settle_after_cells(shell: InteractiveShell | None) -> None:
+    """Have each cell wait until changes that it made are shown: front ends take a cell's outputs until it ends."""
+    if shell is not None and _settle not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", _settle)
+
+
+def _settle(*_: object) -> None:
+    for view in list(_shown):
+        if not view.busy:
+            view.wait(_PATIENCE)
+
+
+def _interrupted(*_: object) -> None:
     for view in list(_shown):
         if view.busy:
             view.ask("stop")
@@ -375,7 +440,7 @@ class _Standing:
     def __init__(self, view: ExploreView) -> None:
         self._view = view
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         name, rules = self._view.name, _rules(self._view.name, self._view.widget is not None)
         snapshot = self._view.snapshot()
         html = Html(f'<div data-xpu-standing="{name}"><style>{rules}</style>{snapshot.html()}</div>')
@@ -394,7 +459,7 @@ def _rules(name: str, had_widget: bool) -> str:
     return rules
 
 
-def _message(explorer: Explorer, seconds: float) -> str:
+def _message(explorer: Plane, seconds: float) -> str:
     kernels = format_seconds(explorer.seconds["kernel"])
     return f"{format_seconds(seconds)} to the answer of the engines, whose devices computed for {kernels}"
 

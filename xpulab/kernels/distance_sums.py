@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
+from xpulab.kernels.language import DeviceFunction, Kernel, PrivateArray, device_function, fma, index, kernel
 from xpulab.kernels.runtime.device import Array, Device
 from xpulab.kernels.runtime.launch import launch
 
@@ -38,7 +38,7 @@ _RUN = 1024  # rows of a work-group at most: few groups of rows then still occup
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _LaunchShape:
     """How the work is cut: queries and rows whose distances stay in registers, and work-items of a work-group."""
 
     queries: int
@@ -51,19 +51,39 @@ class _Tile:
         return self.queries * self.items
 
 
-def _tile(dtype: np.dtype[Any], is_cpu: bool) -> _Tile:
+def _launch_shape(dtype: np.dtype[Any], is_cpu: bool) -> _LaunchShape:
     if not is_cpu:
-        return _Tile(1, 8, 64)
-    return _Tile(3, 4, 16) if dtype == np.float32 else _Tile(1, 4, 16)
+        return _LaunchShape(1, 8, 64)
+    return _LaunchShape(3, 4, 16) if dtype == np.float32 else _LaunchShape(1, 4, 16)
+
+
+def _largest_differences(shape: _LaunchShape) -> DeviceFunction:
+    """Make the function that finds the largest difference of each of a work-item's queries to each of its rows."""
+    n_queries, n_rows, n_items, step = shape.queries, shape.rows, shape.items, shape.step
+
+    @device_function
+    def find_largest(queries, base, d, rows, row, x, most):  # type: ignore[no-untyped-def]
+        for f in range(d):
+            for q in range(n_queries):
+                x[q] = queries[index(base + f * step + q * n_items)]
+            for j in range(n_rows):
+                y = rows[index((row + j) * d + f)]
+                for q in range(n_queries):
+                    t = abs(x[q] - y)
+                    s = most[j * n_queries + q]
+                    most[j * n_queries + q] = t if t > s else s
+
+    return find_largest
 
 
 @cache
-def _sum_kernel(kind: Kind, dtype: np.dtype[Any], tile: _Tile) -> Kernel:
+def _sum_kernel(kind: Kind, dtype: np.dtype[Any], shape: _LaunchShape) -> Kernel:
     number = dtype.type
     zero, one = number(0), number(1)
-    n_queries, n_rows, n_items, step = tile.queries, tile.rows, tile.items, tile.step
+    n_queries, n_rows, n_items, step = shape.queries, shape.rows, shape.items, shape.step
     n_pairs = n_queries * n_rows
     euclidean, squares, absolute, largest, powers = (kind == each for each in _KINDS)
+    find_largest = _largest_differences(shape)
 
     @kernel("T[] i8 i8 T* T* i8* T T*", dtype)
     def add_distances(item, queries, n_tiles, d, rows, there, firsts, power, sums):  # type: ignore[no-untyped-def]
@@ -86,15 +106,7 @@ def _sum_kernel(kind: Kind, dtype: np.dtype[Any], tile: _Tile) -> Kernel:
                 apart[i] = zero
                 most[i] = zero
             if powers:  # of the differences divided by the largest, whose powers a number holds
-                for f in range(d):
-                    for q in range(n_queries):
-                        x[q] = queries[index(base + f * step + q * n_items)]
-                    for j in range(n_rows):
-                        y = rows[index((row + j) * d + f)]
-                        for q in range(n_queries):
-                            t = abs(x[q] - y)
-                            s = most[j * n_queries + q]
-                            most[j * n_queries + q] = t if t > s else s
+                find_largest(queries, base, d, rows, row, x, most)
             for f in range(d):
                 for q in range(n_queries):
                     x[q] = queries[index(base + f * step + q * n_items)]
@@ -152,8 +164,8 @@ class Queries:
         self._device, self._kind, self._power = device, kind, power
         self._m, self._d = queries.shape
         self._dtype = device.check_dtype(queries.dtype)
-        self._tile = _tile(self._dtype, device.is_cpu)
-        step = self._tile.step
+        self._shape = _launch_shape(self._dtype, device.is_cpu)
+        step = self._shape.step
         self._n_tiles = -(-self._m // step)
         padded = np.zeros((self._n_tiles * step, self._d), self._dtype)
         padded[: self._m] = queries
@@ -174,16 +186,16 @@ class Queries:
         -------
         numpy.ndarray of float64 of shape (n_groups, m)
         """
-        device, tile = self._device, self._tile
+        device, shape = self._device, self._shape
         data, there, firsts, groups = self._filled_up(rows, counts)
         n_runs = len(firsts) - 1
-        found = device.empty(n_runs * self._n_tiles * 2 * tile.step, self._dtype)
+        found = device.empty(n_runs * self._n_tiles * 2 * shape.step, self._dtype)
         launch(
-            device, _sum_kernel(self._kind, self._dtype, tile), n_runs * self._n_tiles, tile.items,
+            device, _sum_kernel(self._kind, self._dtype, shape), n_runs * self._n_tiles, shape.items,
             self._data, np.int64(self._n_tiles), np.int64(self._d), data, there, device.array(firsts),
             self._dtype.type(self._power), found,
         )  # fmt: skip
-        by_run = device.fetch(found, copied=False).reshape(n_runs, self._n_tiles, 2, tile.step)
+        by_run = device.fetch(found, copied=False).reshape(n_runs, self._n_tiles, 2, shape.step)
         exact = by_run.sum(axis=2, dtype=np.float64).reshape(n_runs, -1)[:, : self._m]
         return np.asarray(np.add.reduceat(exact, groups, axis=0))
 
@@ -195,12 +207,12 @@ class Queries:
         The last two results are the first row of each run, with the end of the last one, and the first run of each
         group.
         """
-        each = self._tile.rows
+        each = self._shape.rows
         rooms = -(-counts // each) * each
         ends = np.cumsum(rooms)
-        places = np.arange(len(rows)) + np.repeat(ends - rooms - (np.cumsum(counts) - counts), counts)
+        filled = np.arange(len(rows)) + np.repeat(ends - rooms - (np.cumsum(counts) - counts), counts)
         data, there = np.zeros((ends[-1], self._d), self._dtype), np.zeros(ends[-1], self._dtype)
-        data[places], there[places] = rows, 1
+        data[filled], there[filled] = rows, 1
         runs = -(-rooms // _RUN)
         groups = np.cumsum(runs) - runs
         firsts = np.repeat(ends - rooms, runs) + _RUN * (np.arange(runs.sum()) - np.repeat(groups, runs))
@@ -211,4 +223,4 @@ class Queries:
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     for kind, dtype, is_cpu in itertools.product(_KINDS, map(np.dtype, (np.float32, np.float64)), (True, False)):
-        yield _sum_kernel(kind, dtype, _tile(dtype, is_cpu))
+        yield _sum_kernel(kind, dtype, _launch_shape(dtype, is_cpu))

@@ -47,7 +47,7 @@ __all__ = [
 index = np.uint64
 
 
-def fma(a: Any, b: Any, c: Any) -> Any:
+def fma(a: object, b: object, c: object) -> Any:
     """Compute ``a * b + c`` with one rounding.
 
     numba-dpex marks its kernels ContractionOff, so ``a * b + c`` is two instructions, and half as fast.
@@ -55,7 +55,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     raise _outside("fma")
 
 
-def prefetch(array: Any, first: Any, size: Any) -> None:
+def prefetch(array: object, first: int, size: int) -> None:
     """Ask the device to load ``array[first:first + size]`` into a cache, without waiting for it.
 
     This is OpenCL's function of the same name [1]_. A CPU loads the cache lines; other devices may ignore it.
@@ -67,24 +67,24 @@ def prefetch(array: Any, first: Any, size: Any) -> None:
     raise _outside("prefetch")
 
 
-def group_barrier(group: Any) -> None:
+def group_barrier(group: object) -> None:
     """Wait until all work-items of the group have reached this point. Their writes are then visible to the group."""
     raise _outside("group_barrier")
 
 
-def PrivateArray(size: int, dtype: Any) -> Any:
+def PrivateArray(size: int, dtype: npt.DTypeLike) -> Any:
     """Allocate memory of one work-item, of a size known when the kernel is compiled."""
     raise _outside("PrivateArray")
 
 
-def AtomicRef(array: Any, place: Any) -> Any:
+def AtomicRef(array: object, at: object) -> Any:
     """Return an element to which several work-items add atomically. `array` must be the kernel's first argument."""
     raise _outside("AtomicRef")
 
 
 def stage_columns(
-    source: Any, first: Any, step: int, shift: Any, column: Any, weights: Any, row: Any, weighted: bool, stage: Any,
-    to: Any, size: int,
+    source: object, first: int, step: int, shift: object, column: int, weights: object, row: int, weighted: bool,
+    stage: object, to: int, size: int,
 ) -> None:  # fmt: skip
     """Copy `size` rows of `size` columns, row by row, minus a shift and multiplied by the rows' weights.
 
@@ -96,7 +96,17 @@ def stage_columns(
 
 
 def multiply_columns(
-    stage: Any, x: Any, y: Any, next_y: Any, rows: Any, left: int, right: int, size: int, sums: Any, to: Any, anew: Any
+    stage: object,
+    x: int,
+    y: int,
+    next_y: int,
+    rows: int,
+    left: int,
+    right: int,
+    size: int,
+    sums: object,
+    to: int,
+    anew: bool,
 ) -> None:
     """Multiply columns that `stage_columns` has copied, and sum the products over the rows.
 
@@ -108,7 +118,7 @@ def multiply_columns(
     raise _outside("multiply_columns")
 
 
-def transpose(source: Any, first: Any, step: Any, target: Any, to: Any, next_row: Any, size: int) -> None:
+def transpose(source: object, first: int, step: int, target: object, to: int, next_row: int, size: int) -> None:
     """Transpose a square: ``target[to + c * next_row + r]`` becomes ``source[first + r * step + c]``.
 
     `size` must be a constant. One work-item does this in a CPU's vector registers.
@@ -132,7 +142,7 @@ class DeviceFunction:
 
     function: Callable[..., Any]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         raise _outside(self.function.__name__)
 
 
@@ -242,7 +252,7 @@ def _closure(function: Callable[..., Any]) -> str:
     return ", ".join(f"{name}={_number(value)}" for name, value in _enclosed(function).items())
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     """Return a value that a function closes over, as text that does not depend on the versions of Python and NumPy."""
     if isinstance(value, DeviceFunction):
         return f"({_closure(value.function)})"

@@ -3,7 +3,7 @@
 A work-group takes a chunk of the rows at a time. It multiplies the rows by the coefficients, computes from these
 products the loss and the residual of each row, and multiplies the rows by the residuals while they are still in the
 cache. A work-item reads only what it has staged itself, so that there are no barriers; its sums are over a few thousand
-rows at most, in the dtype of the rows, and the host adds them up in float64.
+rows at most, in the dtype of the rows, and the CPU adds them up in float64.
 
 References
 ----------
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
+from xpulab.kernels.language import DeviceFunction, Kernel, PrivateArray, device_function, fma, index, kernel
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import lanes_of
@@ -86,22 +86,156 @@ def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
     return _Form(many, lanes_of(wide), rows=size, columns=5, features=size)
 
 
+def _multiply(form: _Form, number: type[Any]) -> DeviceFunction:
+    """Make the function that multiplies the blocks from `begin` to `end` by a tile of coefficients, to the stage."""
+    lanes, n_rows, n_columns = form.lanes, form.rows, form.columns
+    n_sums = n_rows * n_columns
+
+    @device_function
+    def multiply(data, d, begin, end, matrix, offset, tile, stage, base, column_size, lane):  # type: ignore[no-untyped-def]
+        sums = PrivateArray(n_sums, number)
+        x = PrivateArray(n_rows, number)
+        for block in range(begin, end):
+            for part in range(0, BLOCK, lanes * n_rows):
+                for j in range(n_columns):
+                    for r in range(n_rows):
+                        sums[j * n_rows + r] = offset[index(tile * n_columns + j)]
+                at = block * d * BLOCK + part + lane
+                for f in range(d):
+                    for r in range(n_rows):
+                        x[r] = data[index(at + f * BLOCK + r * lanes)]
+                    for j in range(n_columns):
+                        by = matrix[index((tile * d + f) * n_columns + j)]
+                        for r in range(n_rows):
+                            sums[j * n_rows + r] = fma(x[r], by, sums[j * n_rows + r])
+                to = base + tile * n_columns * column_size + (block - begin) * BLOCK + part
+                for j in range(n_columns):
+                    for r in range(n_rows):
+                        stage[index(to + j * column_size + r * lanes)] = sums[j * n_rows + r]
+
+    return multiply
+
+
+def _binary_residual(second: bool, number: type[Any]) -> DeviceFunction:
+    """Make the function that replaces the staged product of a row by its residual, and returns its loss.
+
+    With `second` the residual is that of the step, whose product is staged at `step_at`, and there is no loss.
+    """
+    zero, one = number(0), number(1)
+
+    @device_function
+    def residual_of(stage, at, step_at, column_size, k, code, weight):  # type: ignore[no-untyped-def]
+        sign = one if code == zero else -one
+        z = stage[index(at)] * sign
+        t = math.exp(-abs(z))
+        share = (one if z >= zero else t) / (one + t)
+        if second:
+            other = t / ((one + t) * (one + t))
+            stage[index(at)] = other * weight * stage[index(step_at)]
+            return zero
+        stage[index(at)] = share * sign * weight
+        return weight * (max(z, zero) + math.log1p(t))
+
+    return residual_of
+
+
+def _multinomial_residuals(second: bool, number: type[Any]) -> DeviceFunction:
+    """Make the function that replaces the k staged products of a row by its residuals, and returns its loss.
+
+    With `second` the residuals are those of the step, whose products are staged at `step_at`, and there is no loss.
+    """
+    zero, one = number(0), number(1)
+
+    @device_function
+    def residual_of(stage, at, step_at, column_size, k, code, weight):  # type: ignore[no-untyped-def]
+        most = stage[index(at)]
+        top = zero
+        own = most
+        for j in range(1, k):
+            raw = stage[index(at + j * column_size)]
+            top = number(j) if raw > most else top
+            most = raw if raw > most else most
+            own = raw if code == number(j) else own
+        rest = zero
+        mean = zero
+        for j in range(k):
+            share = math.exp(stage[index(at + j * column_size)] - most)
+            rest += zero if top == number(j) else share
+            stage[index(at + j * column_size)] = share
+            if second:
+                mean = fma(share, stage[index(step_at + j * column_size)], mean)
+        inverse = one / (one + rest)
+        mean = mean * inverse
+        for j in range(k):
+            share = stage[index(at + j * column_size)] * inverse
+            if second:
+                residual = share * (stage[index(step_at + j * column_size)] - mean)
+            else:
+                residual = share - one if code == number(j) else share
+            residual = residual * weight
+            stage[index(at + j * column_size)] = residual
+        if second:
+            return zero
+        return weight * (math.log1p(rest) + (most - own))
+
+    return residual_of
+
+
+def _add_gradient(form: _Form, number: type[Any]) -> DeviceFunction:
+    """Make the function that adds the sums of a tile of residuals, alone and times the features, to those in `out`."""
+    lanes, n_columns, n_features = form.lanes, form.columns, form.features
+    n_products = n_features * n_columns
+    zero = number(0)
+
+    @device_function
+    def add_gradient(data, d, begin, end, padded, stage, first, column_size, out, to, lane):  # type: ignore[no-untyped-def]
+        products = PrivateArray(n_products, number)
+        y = PrivateArray(n_columns, number)
+        for j in range(n_columns):
+            total = zero
+            at = first + j * column_size
+            for row in range(0, (end - begin) * BLOCK, lanes):
+                total += stage[index(at + row)]
+            out[index(to + (j * (padded + 1) + padded) * lanes)] += total
+        for feature in range(0, d, n_features):
+            for i in range(n_products):
+                products[i] = zero
+            for block in range(begin, end):
+                at = first + (block - begin) * BLOCK
+                for part in range(0, BLOCK, lanes):
+                    for j in range(n_columns):
+                        y[j] = stage[index(at + j * column_size + part)]
+                    for i in range(n_features):
+                        f = min(feature + i, d - 1)
+                        x = data[index((block * d + f) * BLOCK + part + lane)]
+                        for j in range(n_columns):
+                            products[i * n_columns + j] = fma(x, y[j], products[i * n_columns + j])
+            for j in range(n_columns):
+                for i in range(n_features):
+                    out[index(to + (j * (padded + 1) + feature + i) * lanes)] += products[i * n_columns + j]
+
+    return add_gradient
+
+
 @cache
 def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
-    """Return the kernel of a pass; with `second` it computes products of second derivatives, not loss and gradient."""
+    """Return the kernel of a pass; with `second` it computes products of second derivatives, not loss and gradient.
+
+    Its argument `chunk` is a number of blocks. `matrix` has (tiles, d, n_columns), and with `second` twice as many
+    tiles, padded with zeros, as has `offset`. `stage` has for each work-group (padded columns, rows of a chunk).
+    `partial` gets for each work-group (padded columns, padded d + 1, lanes), and the loss of each lane.
+    """
     number = dtype.type
     zero, one = number(0), number(1)
-    many = form.many
-    lanes, n_rows, n_columns, n_features = form.lanes, form.rows, form.columns, form.features
-    n_sums, n_products = n_rows * n_columns, n_features * n_columns
+    lanes, n_columns, n_features = form.lanes, form.columns, form.features
+    multiply = _multiply(form, number)
+    residual_of = _multinomial_residuals(second, number) if form.many else _binary_residual(second, number)
+    add_gradient = _add_gradient(form, number)
 
     @kernel("T[] i8 i8 i8 i8 T* T* i8 T* T* i4 T* i8 T*", dtype)
     def logistic(  # type: ignore[no-untyped-def]
         item, data, d, n, chunk, n_chunks, matrix, offset, k, codes, weights, weighted, stage, n_tiles, partial
     ):  # fmt: skip
-        # chunk: in blocks. matrix: (tiles, d, n_columns), and with `second` twice as many tiles, padded with zeros, as
-        # is offset. stage: of each group (padded columns, rows of a chunk).
-        # partial: of each group (padded columns, padded d + 1, lanes), and the loss of each lane.
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         column_size = chunk * BLOCK + lanes
@@ -111,10 +245,6 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
         base = group * tiles * n_columns * column_size + lane
         size = n_tiles * n_columns * (padded + 1) + 1
         results = group * size * lanes + lane
-        sums = PrivateArray(n_sums, number)
-        x = PrivateArray(n_rows, number)
-        products = PrivateArray(n_products, number)
-        y = PrivateArray(n_columns, number)
         for i in range(size):
             partial[index(results + i * lanes)] = zero
         n_blocks = (n + (BLOCK - 1)) // BLOCK
@@ -122,98 +252,20 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
             begin = c * chunk
             end = min(begin + chunk, n_blocks)
             for tile in range(tiles):
-                for block in range(begin, end):
-                    for part in range(0, BLOCK, lanes * n_rows):
-                        for j in range(n_columns):
-                            for r in range(n_rows):
-                                sums[j * n_rows + r] = offset[index(tile * n_columns + j)]
-                        at = block * d * BLOCK + part + lane
-                        for f in range(d):
-                            for r in range(n_rows):
-                                x[r] = data[index(at + f * BLOCK + r * lanes)]
-                            for j in range(n_columns):
-                                by = matrix[index((tile * d + f) * n_columns + j)]
-                                for r in range(n_rows):
-                                    sums[j * n_rows + r] = fma(x[r], by, sums[j * n_rows + r])
-                        to = base + tile * n_columns * column_size + (block - begin) * BLOCK + part
-                        for j in range(n_columns):
-                            for r in range(n_rows):
-                                stage[index(to + j * column_size + r * lanes)] = sums[j * n_rows + r]
+                multiply(data, d, begin, end, matrix, offset, tile, stage, base, column_size, lane)
             total = zero
             for row in range(begin * BLOCK, end * BLOCK, lanes):
                 at = base + row - begin * BLOCK
-                place = row + lane
                 weight = one
                 if weighted != 0:
-                    weight = weights[index(place)]
-                weight = weight if place < n else zero
-                code = codes[index(place)]
-                if many:
-                    most = stage[index(at)]
-                    top = zero
-                    own = most
-                    for j in range(1, k):
-                        raw = stage[index(at + j * column_size)]
-                        top = number(j) if raw > most else top
-                        most = raw if raw > most else most
-                        own = raw if code == number(j) else own
-                    rest = zero
-                    mean = zero
-                    for j in range(k):
-                        share = math.exp(stage[index(at + j * column_size)] - most)
-                        rest += zero if top == number(j) else share
-                        stage[index(at + j * column_size)] = share
-                        if second:
-                            mean = fma(share, stage[index(at + second_at + j * column_size)], mean)
-                    inverse = one / (one + rest)
-                    mean = mean * inverse
-                    for j in range(k):
-                        share = stage[index(at + j * column_size)] * inverse
-                        if second:
-                            residual = share * (stage[index(at + second_at + j * column_size)] - mean)
-                        else:
-                            residual = share - one if code == number(j) else share
-                        residual = residual * weight
-                        stage[index(at + j * column_size)] = residual
-                    if not second:
-                        total += weight * (math.log1p(rest) + (most - own))
-                else:
-                    sign = one if code == zero else -one
-                    z = stage[index(at)] * sign
-                    t = math.exp(-abs(z))
-                    share = (one if z >= zero else t) / (one + t)
-                    if second:
-                        other = t / ((one + t) * (one + t))
-                        residual = other * weight * stage[index(at + second_at)]
-                    else:
-                        residual = share * sign * weight
-                        total += weight * (max(z, zero) + math.log1p(t))
-                    stage[index(at)] = residual
+                    weight = weights[index(row + lane)]
+                weight = weight if row + lane < n else zero
+                total += residual_of(stage, at, at + second_at, column_size, k, codes[index(row + lane)], weight)
             partial[index(results + (size - 1) * lanes)] += total
             for tile in range(n_tiles):
-                for j in range(n_columns):
-                    total = zero
-                    at = base + (tile * n_columns + j) * column_size
-                    for row in range(0, (end - begin) * BLOCK, lanes):
-                        total += stage[index(at + row)]
-                    partial[index(results + ((tile * n_columns + j) * (padded + 1) + padded) * lanes)] += total
-                for feature in range(0, d, n_features):
-                    for i in range(n_products):
-                        products[i] = zero
-                    for block in range(begin, end):
-                        at = base + tile * n_columns * column_size + (block - begin) * BLOCK
-                        for part in range(0, BLOCK, lanes):
-                            for j in range(n_columns):
-                                y[j] = stage[index(at + j * column_size + part)]
-                            for i in range(n_features):
-                                f = min(feature + i, d - 1)
-                                one_x = data[index((block * d + f) * BLOCK + part + lane)]
-                                for j in range(n_columns):
-                                    products[i * n_columns + j] = fma(one_x, y[j], products[i * n_columns + j])
-                    for j in range(n_columns):
-                        to = results + ((tile * n_columns + j) * (padded + 1) + feature) * lanes
-                        for i in range(n_features):
-                            partial[index(to + i * lanes)] += products[i * n_columns + j]
+                first = base + tile * n_columns * column_size
+                to = results + tile * n_columns * (padded + 1) * lanes
+                add_gradient(data, d, begin, end, padded, stage, first, column_size, partial, to, lane)
 
     return logistic
 

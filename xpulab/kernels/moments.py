@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.kernels.language import Kernel, fma, index, kernel
+from xpulab.kernels.language import DeviceFunction, Kernel, device_function, fma, index, kernel
 from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.on_cpu.passing import facts_in_passing
 from xpulab.kernels.rows import SPAN, Fill, Rows, read_pieces
 from xpulab.kernels.runtime.device import Device, lanes_of
 from xpulab.kernels.runtime.launch import launch
 
-__all__ = ["ColumnFacts", "column_facts", "column_facts_in_passing", "every_kernel"]
+__all__ = ["ColumnFacts", "column_facts", "every_kernel", "streamed_column_facts"]
 
 _STEP = 8  # blocks in which one column is added up before the next column
 _MOST_ADDED = SPAN // 4  # numbers of a column that a work-item adds up
 _STAGE_BYTES = 8 << 20
-_MOST_PIECES = 16  # whose sums the device adds up before the host adds them
+_MOST_PIECES = 16  # whose sums the device adds up before the CPU adds them
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,49 @@ class ColumnFacts:
     minimum: npt.NDArray[np.float64]
     maximum: npt.NDArray[np.float64]
 
+    def together(self, other: ColumnFacts) -> ColumnFacts:
+        """Return the facts of these rows and of others, with the same shift."""
+        return ColumnFacts(
+            count=self.count + other.count,
+            weight=self.weight + other.weight,
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
+            minimum=np.minimum(self.minimum, other.minimum),
+            maximum=np.maximum(self.maximum, other.maximum),
+        )
+
+
+def _store_facts(weighted: bool, extremes: bool) -> DeviceFunction:
+    """Make the function that writes the facts of a column to `partial`, or adds them to those that are there.
+
+    `partial` has count, total, squares, weight, minimum and maximum; each has `size` numbers.
+    """
+
+    @device_function
+    def store(partial, to, size, anew, count, total, squares, weight, least, most):  # type: ignore[no-untyped-def]
+        if anew:
+            partial[index(to)] = count
+            partial[index(to + size)] = total
+            partial[index(to + 2 * size)] = squares
+            if weighted:
+                partial[index(to + 3 * size)] = weight
+            if extremes:
+                partial[index(to + 4 * size)] = least
+                partial[index(to + 5 * size)] = most
+        else:
+            partial[index(to)] += count
+            partial[index(to + size)] += total
+            partial[index(to + 2 * size)] += squares
+            if weighted:
+                partial[index(to + 3 * size)] += weight
+            if extremes:
+                before = partial[index(to + 4 * size)]
+                partial[index(to + 4 * size)] = least if least < before else before
+                before = partial[index(to + 5 * size)]
+                partial[index(to + 5 * size)] = most if most > before else before
+
+    return store
+
 
 @cache
 def _facts_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool, extremes: bool, complete: bool) -> Kernel:
@@ -62,10 +106,11 @@ def _facts_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool, extremes: bo
     number = dtype.type
     zero, one, infinity = number(0), number(1), number(np.inf)
     parts = BLOCK // lanes
+    store = _store_facts(weighted, extremes)
 
     @kernel("T[] i8 i8 i8 i8 T* T* i8 T*", dtype)
     def facts(item, data, d, n, first, n_blocks, shift, weights, size, partial):  # type: ignore[no-untyped-def]
-        # partial: count, total, squares, weight, minimum and maximum; each has `size` numbers (groups, d, lanes).
+        # partial: see `_store_facts`; each has `size` numbers (groups, d, lanes).
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         begin = first + group * n_blocks
@@ -120,27 +165,8 @@ def _facts_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool, extremes: bo
                             high = x if valid else -infinity
                             least = low if low < least else least
                             most = high if high > most else most
-                place = (group * d + f) * lanes + lane
-                if start == begin:
-                    partial[index(place)] = count
-                    partial[index(place + size)] = total
-                    partial[index(place + 2 * size)] = squares
-                    if weighted:
-                        partial[index(place + 3 * size)] = weight
-                    if extremes:
-                        partial[index(place + 4 * size)] = least
-                        partial[index(place + 5 * size)] = most
-                else:
-                    partial[index(place)] += count
-                    partial[index(place + size)] += total
-                    partial[index(place + 2 * size)] += squares
-                    if weighted:
-                        partial[index(place + 3 * size)] += weight
-                    if extremes:
-                        before = partial[index(place + 4 * size)]
-                        partial[index(place + 4 * size)] = least if least < before else before
-                        before = partial[index(place + 5 * size)]
-                        partial[index(place + 5 * size)] = most if most > before else before
+                to = (group * d + f) * lanes + lane
+                store(partial, to, size, start == begin, count, total, squares, weight, least, most)
 
     return facts
 
@@ -161,8 +187,32 @@ def column_facts(rows: Rows, shift: npt.NDArray[Any] | None = None, extremes: bo
     -------
     ColumnFacts
     """
+    if rows.are_few():
+        return _facts_of_few(rows, shift, extremes)
     found = _facts(rows, shift, extremes, complete=True)
     return found if np.isfinite(found.total).all() else _facts(rows, shift, extremes, complete=False)
+
+
+def _facts_of_few(rows: Rows, shift: npt.NDArray[Any] | None, extremes: bool) -> ColumnFacts:
+    """Compute `column_facts` in float64 on the CPU, without a launch."""
+    with rows.device.computing(), np.errstate(over="ignore", invalid="ignore"):
+        columns = rows.columns_of_few().astype(np.float64)
+        away = columns - rows.shift_or_zero(shift)[:, None]
+        known = ~np.isnan(columns)
+        if not known.all():
+            away[~known] = 0
+        count = known.sum(axis=1, dtype=np.float64)
+        if rows.sample_weight is None:
+            weight, weighted = count.copy(), away
+        else:
+            weights = rows.weights_on_cpu()
+            weight, weighted = (known * weights).sum(axis=1, dtype=np.float64), away * weights
+        total, squares = (sums.sum(axis=1, dtype=np.float64) for sums in (weighted, weighted * away))
+        low, high = np.full(len(count), np.inf), np.full(len(count), -np.inf)
+        if extremes:
+            np.copyto(low, np.fmin.reduce(columns, axis=1), where=count > 0)
+            np.copyto(high, np.fmax.reduce(columns, axis=1), where=count > 0)
+    return ColumnFacts(count, weight, total, squares, low, high)
 
 
 def _facts(rows: Rows, shift: npt.NDArray[Any] | None, extremes: bool, complete: bool) -> ColumnFacts:
@@ -193,11 +243,11 @@ def _facts(rows: Rows, shift: npt.NDArray[Any] | None, extremes: bool, complete:
 
 
 @cache
-def _passing_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool) -> Kernel:
+def _streamed_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool) -> Kernel:
     zero, infinity = dtype.type(0), dtype.type(np.inf)
 
     @kernel("T[] i8 i8 i8 T* T* i8 i4 i8 T*", dtype)
-    def passing_facts(  # type: ignore[no-untyped-def]
+    def streamed_facts(  # type: ignore[no-untyped-def]
         item, data, d, n, n_rows, shift, weights, first, anew, size, partial
     ):  # fmt: skip
         # A work-item passes over n_rows of the rows in C order with one column. partial: total, squares, minimum,
@@ -225,26 +275,26 @@ def _passing_kernel(dtype: np.dtype[Any], lanes: int, weighted: bool) -> Kernel:
                 squares = fma(z, z, squares)
             least = x if x < least else least
             most = x if x > most else most
-        place = group // tiles * (tiles * lanes) + f
+        to = group // tiles * (tiles * lanes) + f
         if anew == 0:
-            total += partial[index(place)]
-            squares += partial[index(place + size)]
-            before = partial[index(place + 2 * size)]
+            total += partial[index(to)]
+            squares += partial[index(to + size)]
+            before = partial[index(to + 2 * size)]
             least = least if least < before else before
-            before = partial[index(place + 3 * size)]
+            before = partial[index(to + 3 * size)]
             most = most if most > before else before
             if weighted:
-                weight += partial[index(place + 4 * size)]
-        partial[index(place)] = total
-        partial[index(place + size)] = squares
-        partial[index(place + 2 * size)] = least
-        partial[index(place + 3 * size)] = most
-        partial[index(place + 4 * size)] = weight
+                weight += partial[index(to + 4 * size)]
+        partial[index(to)] = total
+        partial[index(to + size)] = squares
+        partial[index(to + 2 * size)] = least
+        partial[index(to + 3 * size)] = most
+        partial[index(to + 4 * size)] = weight
 
-    return passing_facts
+    return streamed_facts
 
 
-def column_facts_in_passing(
+def streamed_column_facts(
     device: Device,
     shape: tuple[int, int],
     dtype: npt.DTypeLike,
@@ -274,12 +324,15 @@ def column_facts_in_passing(
         None if there may be NaN or infinity: a sum of large numbers is infinite, too.
     """
     dtype, lanes, (n, d) = device.check_dtype(dtype), device.lanes, shape
+    if sample_weight is None and (sums := facts_in_passing(device, shape, dtype, fill, shift)) is not None:
+        count = np.full(d, float(n))
+        return ColumnFacts(count, count.copy(), *sums) if np.isfinite(sums[0]).all() else None
     tiles = -(-d // lanes)
     padded = np.zeros(tiles * lanes, dtype)
     padded[:d] = shift
     middle = device.array(padded)
     weights = middle if sample_weight is None else device.array(np.ascontiguousarray(sample_weight, dtype))
-    facts_kernel = _passing_kernel(dtype, lanes, sample_weight is not None)
+    facts_kernel = _streamed_kernel(dtype, lanes, sample_weight is not None)
     total, squares, weight = np.zeros((3, d))
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
     partial, parts, pieces = None, 0, 0
@@ -292,7 +345,7 @@ def column_facts_in_passing(
         total, squares, weight = total + added[0], squares + added[1], weight + added[2]
         low, high = np.minimum(low, found[2].min(axis=0)), np.maximum(high, found[3].max(axis=0))
 
-    for stage, first, there, _ in read_pieces(device, (n, d), dtype, fill, checked=False):
+    for stage, first, there, _ in read_pieces(device, (n, d), dtype, fill, find_nonfinite=False):
         if partial is None:
             size = -(-there // _MOST_ADDED) * tiles * lanes
             partial = device.empty(5 * size, dtype)
@@ -320,6 +373,6 @@ def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     flags = (False, True)
     for dtype, wide, weighted in itertools.product(map(np.dtype, (np.float32, np.float64)), flags, flags):
-        yield _passing_kernel(dtype, lanes_of(wide), weighted)
+        yield _streamed_kernel(dtype, lanes_of(wide), weighted)
         for extremes, complete in itertools.product(flags, flags):
             yield _facts_kernel(dtype, lanes_of(wide), weighted, extremes, complete)

@@ -1,4 +1,4 @@
-"""Multiplies rows by a matrix. The result goes to the host, or stays on the device as rows."""
+"""Multiplies rows by a matrix. The result goes to the CPU's memory, or stays on the device as rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.language import Kernel, PrivateArray, fma, index, kernel
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array
 from xpulab.kernels.runtime.launch import launch
+from xpulab.kernels.sparse_products import products
 
 __all__ = ["every_kernel", "project", "projected"]
 
@@ -45,7 +47,7 @@ def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
         block = first + group // parts
-        place = group % parts * (lanes * n_rows) + lane
+        in_block = group % parts * (lanes * n_rows) + lane
         left = n - block * BLOCK
         sums = PrivateArray(n_sums, number)
         x = PrivateArray(n_rows, number)
@@ -55,7 +57,7 @@ def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
                     sums[j * n_rows + r] = offset[index(c * n_columns + j)]
             for f in range(d):
                 for r in range(n_rows):
-                    x[r] = data[index((block * d + f) * BLOCK + place + r * lanes)] - shift[index(f)]
+                    x[r] = data[index((block * d + f) * BLOCK + in_block + r * lanes)] - shift[index(f)]
                 for j in range(n_columns):
                     y = matrix[index((c * d + f) * n_columns + j)]
                     for r in range(n_rows):
@@ -66,9 +68,9 @@ def _project_kernel(dtype: np.dtype[Any]) -> Kernel:
                     for r in range(n_rows):
                         total = sums[j * n_rows + r]
                         if subtracting != 0:
-                            total -= minus[index((block * k + column) * BLOCK + place + r * lanes)]
-                        total = total if place + r * lanes < left else zero
-                        out[index(((block - first) * k + column) * BLOCK + place + r * lanes)] = total
+                            total -= minus[index((block * k + column) * BLOCK + in_block + r * lanes)]
+                        total = total if in_block + r * lanes < left else zero
+                        out[index(((block - first) * k + column) * BLOCK + in_block + r * lanes)] = total
 
     return project
 
@@ -102,18 +104,19 @@ class _Projection:
 
 
 def project(
-    rows: Rows,
+    rows: Rows | SparseRows,
     matrix: npt.NDArray[Any],
     shift: npt.NDArray[Any] | None = None,
     offset: npt.NDArray[Any] | None = None,
 ) -> Iterator[npt.NDArray[Any]]:
-    """Compute ``(x - shift) @ matrix + offset`` of each row, on the host, a part of the rows at a time.
+    """Compute ``(x - shift) @ matrix + offset`` of each row, in the CPU's memory, a part of the rows at a time.
 
     Parameters
     ----------
-    rows : Rows
+    rows : Rows or SparseRows
     matrix : numpy.ndarray of shape (n_features, k)
     shift : numpy.ndarray of shape (n_features,) or None
+        None for sparse rows, whose zeros it would fill.
     offset : numpy.ndarray of shape (k,) or None
         Matrix, shift and offset are converted to the dtype of the rows.
 
@@ -127,6 +130,10 @@ def project(
     ValueError
         If the matrix has another number of rows than `rows` has columns.
     """
+    if isinstance(rows, SparseRows):
+        assert shift is None
+        yield from products(rows, matrix, offset)
+        return
     projection, device = _Projection(rows, matrix, shift, offset), rows.device
     k = projection.k
     blocks = max(1, min(rows.n_blocks, _STAGE_BYTES // (BLOCK * k * rows.dtype.itemsize)))

@@ -19,6 +19,7 @@ from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array
 from xpulab.kernels.runtime.launch import launch
+from xpulab.kernels.streamed import RowsInParts, parts_of
 
 __all__ = ["every_kernel", "order_statistics", "ordered_counts"]
 
@@ -157,7 +158,7 @@ def ordered_counts(rows: Rows, prefixes: npt.NDArray[Any], level: int) -> npt.ND
 
 
 def order_statistics(
-    rows: Rows,
+    rows: Rows | RowsInParts,
     ranks_wanted: npt.NDArray[np.int64],
     reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] = lambda counts: counts,
 ) -> npt.NDArray[Any]:
@@ -165,8 +166,8 @@ def order_statistics(
 
     Parameters
     ----------
-    rows : Rows
-        The rows of this rank; NaN is ignored.
+    rows : Rows or RowsInParts
+        The rows of this rank; NaN is ignored. Each byte takes a pass.
     ranks_wanted : numpy.ndarray of int64 of shape (q, n_features)
         Positions in the sorted columns of all ranks, counted from 0; the same on all ranks.
     reduce : callable
@@ -183,7 +184,10 @@ def order_statistics(
     prefixes = np.zeros(left.shape, np.uint64)
     for level in range(unsigned.itemsize):
         distinct, slots = _distinct(prefixes)
-        counts = reduce(ordered_counts(rows, distinct, level))
+        own = np.zeros((len(distinct), rows.n_features, _BINS), np.int64)
+        for _, part in parts_of(rows):
+            own += ordered_counts(part, distinct, level)
+        counts = reduce(own)
         up_to = counts.cumsum(axis=2)[slots, np.arange(rows.n_features)]
         missing |= left >= up_to[:, :, -1]
         digit = np.minimum((up_to <= left[:, :, None]).sum(axis=2), _BINS - 1)

@@ -27,7 +27,7 @@ __all__ = [
 
 _LANES = 16  # work-items of a work-group that adds up columns of a span
 _PARTIAL_BYTES = 8 << 20  # of the sums of spans that are on the device at a time
-_FEW = 64  # up to this many rows, a copy by the host takes less time than the launch of a kernel
+_FEW = 64  # up to this many rows, a copy by the CPU takes less time than the launch of a kernel
 
 
 @cache
@@ -45,7 +45,7 @@ def _take_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Copy some rows to the host.
+    """Copy some rows to the CPU's memory.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
 
 
 def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
-    """Copy the rows from `first` up to, not including, `last` to the host.
+    """Copy the rows from `first` up to, not including, `last` to the CPU's memory.
 
     Parameters
     ----------
@@ -101,6 +101,8 @@ def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
     n = last - begin * BLOCK
     if last <= first:
         return np.empty((0, d), rows.dtype)
+    if rows.are_few():
+        return np.ascontiguousarray(rows.columns_of_few().T[first:last])
     out = device.scratch("rows in C order", n * d, rows.dtype)
     in_c_order(device, rows.data, out, begin, n, d)
     return device.fetch(out, start=(first - begin * BLOCK) * d, stop=n * d).reshape(last - first, d)
@@ -109,14 +111,11 @@ def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
 def in_order(rows: Rows, n: int) -> Array:
     """Return the rows one after the other on the device, as (n, n_features), and zeros after them."""
     device, d = rows.device, rows.n_features
-    out = device.full(n * d, 0, rows.dtype)
+    out = device.recycled(n * d, rows.dtype)
     if rows.n_samples:
-        launch(
-            device, _take_kernel(rows.dtype), -(-rows.n_samples // BLOCK), BLOCK,
-            rows.data, np.int64(d), device.array(np.arange(rows.n_samples)), np.int64(rows.n_samples),
-            device.array(np.zeros(d, rows.dtype)), out,
-        )  # fmt: skip
-        device.wait()  # the rows may go now
+        in_c_order(device, rows.data, out, 0, rows.n_samples, d)
+    device.store(np.zeros((n - rows.n_samples) * d, rows.dtype), out, rows.n_samples * d)
+    device.wait()  # the rows may go now
     return out
 
 
@@ -170,18 +169,22 @@ def column_sums(rows: Rows, shift: npt.NDArray[Any] | None = None, squared: bool
     -------
     numpy.ndarray of float64 of shape (n_features,)
     """
-    d = rows.n_features
+    d, middle = rows.n_features, rows.shift_or_zero(shift)
+    sums = np.zeros(d)
     if rows.n_samples == 0:
-        return np.zeros(d)
+        return sums
+    if rows.are_few():
+        with rows.device.computing(), np.errstate(over="ignore", invalid="ignore"):
+            away = rows.columns_of_few() - middle[:, None]
+            return (away * away if squared else away).sum(axis=1, dtype=np.float64)
     step = min(rows.n_spans, max(1, _PARTIAL_BYTES // (d * _LANES * rows.dtype.itemsize)))
     partial = rows.device.empty(step * d * _LANES, rows.dtype)
-    middle = rows.device.array(rows.shift_or_zero(shift))
-    sums = np.zeros(d)
+    shifts = rows.device.array(middle)
     for first in range(0, rows.n_spans, step):
         n_spans = min(step, rows.n_spans - first)
         launch(
             rows.device, _column_kernel(rows.dtype, squared), n_spans, _LANES,
-            rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), middle, partial,
+            rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(first), shifts, partial,
         )  # fmt: skip
         found = rows.device.fetch(partial, stop=n_spans * d * _LANES, copied=False)
         sums += found.reshape(n_spans, d, _LANES).sum(axis=(0, 2), dtype=np.float64)

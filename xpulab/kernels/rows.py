@@ -15,14 +15,15 @@ from xpulab.kernels.layout import BLOCK, arrange, lay_out
 from xpulab.kernels.runtime.device import Array, Device
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["SPAN", "Fill", "Rows", "copying", "read_pieces", "shift_for", "weighted"]
+__all__ = ["FEW", "SPAN", "Fill", "Rows", "copying", "read_pieces", "shift_for", "weighted"]
 
-#: Number of rows of a partial sum. A work-item adds at most this many numbers; then one work-item or the host adds the
+#: Number of rows of a partial sum. A work-item adds at most this many numbers; then one work-item or the CPU adds the
 #: partial sums. So chains of additions are short, and their rounding error does not grow with the number of rows.
 SPAN = 1024
 _READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
 _READERS = 8  # threads that read at the same time
-_PASSING_BYTES = 8 << 20
+_STREAM_BYTES = 8 << 20
+FEW = 1 << 16  #: Multiply-adds that one core does in about the time of a launch.
 
 #: Fills an array with rows: called with the index of the first of them and with the array.
 Fill = Callable[[int, npt.NDArray[Any]], None]
@@ -85,7 +86,7 @@ class Rows:
         shape: tuple[int, int],
         dtype: npt.DTypeLike,
     ) -> Rows:
-        """Copy rows in C order from memory that the device can read. They do not pass through the host.
+        """Copy rows in C order from memory that the device can read. They do not pass through the CPU.
 
         Parameters
         ----------
@@ -125,6 +126,7 @@ class Rows:
         fill: Fill,
         sample_weight: npt.NDArray[Any] | None = None,
         threads: int | None = None,
+        by_columns: bool = False,
     ) -> tuple[Rows, bool]:
         """Read rows in pieces, with a thread for each core, and arrange them while they are in the cores' caches.
 
@@ -141,6 +143,9 @@ class Rows:
             Converted to the dtype of the rows.
         threads : int, optional
             Number of threads; by default one for each core.
+        by_columns : bool
+            Whether `fill` has each column in memory of its own. If the host shares the device's memory, it then writes
+            into the blocks themselves, with arrays of shape (n_blocks, BLOCK, n_features).
 
         Returns
         -------
@@ -156,7 +161,17 @@ class Rows:
             If the dtype is not one that the device computes with, or its memory is full.
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
+        if device.shares_memory and 0 < n_samples * n_features <= FEW:
+            few = np.empty((n_samples, n_features), dtype)
+            fill(0, few)
+            with np.errstate(over="ignore", invalid="ignore"):
+                finite = bool(np.isfinite(few.sum()))
+            return cls._of(device, _laid_out(device, few), n_samples, n_features, sample_weight), finite
         data = device.recycled(-(-n_samples // BLOCK) * n_features * BLOCK, dtype)
+        if by_columns and data.host is not None:
+            device.wait()
+            finite = _fill_blocks(device, data.host, n_features, fill, 0, n_samples)
+            return cls._of(device, data, n_samples, n_features, sample_weight), finite
         finite = True
         for stage, first, n, piece_finite in read_pieces(device, (n_samples, n_features), dtype, fill, threads=threads):
             finite = finite and piece_finite
@@ -164,21 +179,22 @@ class Rows:
         return cls._of(device, data, n_samples, n_features, sample_weight), finite
 
     @classmethod
-    def passing(
+    def stream(
         cls,
         device: Device,
         shape: tuple[int, ...],
         dtype: npt.DTypeLike,
         fill: Fill,
         sample_weight: npt.NDArray[Any] | None = None,
+        by_columns: bool = False,
     ) -> Iterator[tuple[Rows, int]]:
-        """Read rows as `read` does, but keep a few MiB of them at a time, which the cores' last cache holds.
+        """Read rows as `read` does, but keep a few MiB of them at a time, which the last cache of the cores holds.
 
         NaN and infinity are not looked for: sums over the rows show them.
 
         Parameters
         ----------
-        device, shape, dtype, fill, sample_weight
+        device, shape, dtype, fill, sample_weight, by_columns
             As for `read`.
 
         Yields
@@ -198,14 +214,24 @@ class Rows:
 
         def part(first: int, n: int) -> Rows:
             assert data is not None
-            some = None if weights is None else weights.part(first, -(-n // BLOCK) * BLOCK)
-            return cls(device, data, n, n_features, some)
+            of_part = None if weights is None else weights.part(first, -(-n // BLOCK) * BLOCK)
+            return cls(device, data, n, n_features, of_part)
 
         data: Array | None
+        if by_columns and device.shares_memory and n_samples:
+            most = max(1, _STREAM_BYTES // (n_features * dtype.itemsize * BLOCK)) * BLOCK
+            data = device.recycled(-(-min(most, n_samples) // BLOCK) * BLOCK * n_features, dtype)
+            assert data.host is not None
+            for begin in range(0, n_samples, most):
+                device.wait()
+                there = min(most, n_samples - begin)
+                _fill_blocks(device, data.host, n_features, fill, begin, there)
+                yield part(begin, there), begin
+            return
         data, most, begin, there = None, 0, 0, 0
-        for stage, first, n, _ in read_pieces(device, (n_samples, n_features), dtype, fill, checked=False):
+        for stage, first, n, _ in read_pieces(device, (n_samples, n_features), dtype, fill, find_nonfinite=False):
             if data is None:
-                most = n * max(1, min(_PASSING_BYTES // (n * n_features * dtype.itemsize), -(-n_samples // n)))
+                most = n * max(1, min(_STREAM_BYTES // (n * n_features * dtype.itemsize), -(-n_samples // n)))
                 data = device.recycled(-(-most // BLOCK) * BLOCK * n_features, dtype)
             elif there == most:
                 yield part(begin, there), begin
@@ -253,6 +279,9 @@ class Rows:
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         if n_samples == 0 or n_features == 0:
             return cls.upload(device, np.empty(shape, dtype), sample_weight)
+        if device.shares_memory and n_samples * n_features <= FEW:
+            data = _laid_out(device, block.array(shape, dtype))
+            return cls._of(device, data, n_samples, n_features, sample_weight)
         n_blocks = -(-n_samples // BLOCK)
         data = device.adopt(block, n_samples * n_features, n_blocks * n_features * BLOCK, dtype)
         lay_out(device, data, 0, n_blocks, n_samples, n_features)
@@ -281,6 +310,21 @@ class Rows:
         """Number of partial sums."""
         return -(-self.n_samples // SPAN)
 
+    def are_few(self, k: int = 1) -> bool:
+        """Return whether the CPU passes over them, k numbers at a time, in less time than the launch of a kernel takes.
+
+        A launch takes 30 µs, and afterwards a thread of the CPU device uses the core for 0.15 ms more, while the ranks
+        meet.
+        """
+        return self.data.host is not None and 0 < self.n_samples * self.n_features * k <= FEW
+
+    def columns_of_few(self) -> npt.NDArray[Any]:
+        """Copy the columns of rows that `are_few`: (n_features, n_samples)."""
+        self.device.wait()
+        assert self.data.host is not None
+        blocks = self.data.host[: self.n_blocks * self.n_features * BLOCK].reshape(-1, self.n_features, BLOCK)
+        return blocks.transpose(1, 0, 2).reshape(self.n_features, -1)[:, : self.n_samples]
+
     @property
     def shared(self) -> bool:
         """Whether the memory is a block that the notebook shares."""
@@ -304,7 +348,7 @@ class Rows:
             return np.zeros(self.n_features, self.dtype)
         return np.ascontiguousarray(shift, self.dtype)
 
-    def host_weights(self) -> npt.NDArray[np.float64]:
+    def weights_on_cpu(self) -> npt.NDArray[np.float64]:
         """Return the weights (n_samples,) in float64, which are ones if the rows have no weights."""
         if self.sample_weight is None:
             return np.ones(self.n_samples)
@@ -320,7 +364,7 @@ def read_pieces(
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     fill: Fill,
-    checked: bool = True,
+    find_nonfinite: bool = True,
     threads: int | None = None,
 ) -> Iterator[tuple[Array, int, int, bool]]:
     """Read rows in pieces, with a thread for each core, into memory that the cores' caches hold.
@@ -333,7 +377,7 @@ def read_pieces(
     dtype : numpy.dtype
     fill : callable
         Called in several threads.
-    checked : bool
+    find_nonfinite : bool
         Whether to look for NaN and infinity.
     threads : int, optional
         Number of threads; by default one for each core.
@@ -352,14 +396,14 @@ def read_pieces(
     threads = threads or (min(device.compute_units, _READERS) if device.is_cpu else 1)
     step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
     stage = device.empty(step * threads * n_features + device.lanes, dtype)
-    host = stage.host if stage.host is not None else np.empty(stage.size, dtype)
-    pieces = host[: step * threads * n_features].reshape(threads, step, n_features)
+    memory = stage.host if stage.host is not None else np.empty(stage.size, dtype)
+    pieces = memory[: step * threads * n_features].reshape(threads, step, n_features)
 
-    def read(place: int, first: int) -> bool:
-        part = pieces[place, : min(step, n_samples - first)]
+    def read(piece: int, first: int) -> bool:
+        part = pieces[piece, : min(step, n_samples - first)]
         fill(first, part)
         with np.errstate(over="ignore", invalid="ignore"):
-            return not checked or bool(np.isfinite(part.sum()))
+            return not find_nonfinite or bool(np.isfinite(part.sum()))
 
     with ThreadPoolExecutor(threads, "xpulab-read") as pool:
         run = pool.map if threads > 1 else map
@@ -368,9 +412,49 @@ def read_pieces(
             finite = all(list(run(read, range(threads), starts)))
             there = min(step * threads, n_samples - first)
             if stage.host is None:
-                device.store(host[: there * n_features], stage)
+                device.store(memory[: there * n_features], stage)
             yield stage, first, there, finite
             device.wait()
+
+
+def _laid_out(device: Device, few: npt.NDArray[Any]) -> Array:
+    """Copy a few rows (n, n_features) into blocks in memory that the CPU shares with the device, without a kernel."""
+    (n, d), whole = few.shape, len(few) // BLOCK * BLOCK
+    data = device.empty(-(-n // BLOCK) * d * BLOCK, few.dtype)
+    assert data.host is not None
+    blocks = data.host.reshape(-1, d, BLOCK)
+    blocks[: whole // BLOCK] = few[:whole].reshape(-1, BLOCK, d).transpose(0, 2, 1)
+    if whole < n:
+        blocks[-1, :, : n - whole] = few[whole:].T
+        blocks[-1, :, n - whole :] = 0
+    return data
+
+
+def _fill_blocks(
+    device: Device, memory: npt.NDArray[Any], n_features: int, fill: Fill, begin: int, n_samples: int
+) -> bool:
+    """Have rows written into blocks of a device's memory, in several threads; return False if there may be NaN."""
+    whole, rest = divmod(n_samples, BLOCK)
+    blocks = memory[: (whole + bool(rest)) * n_features * BLOCK].reshape(-1, n_features, BLOCK)
+    step = max(1, _READ_BYTES // (BLOCK * n_features * memory.itemsize))
+
+    def read(first: int) -> bool:
+        part = blocks[first : min(first + step, whole)]
+        fill(begin + first * BLOCK, part.transpose(0, 2, 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(part.sum()))
+
+    threads = min(device.compute_units, _READERS)
+    with ThreadPoolExecutor(threads, "xpulab-read") as pool:
+        run = pool.map if threads > 1 else map
+        finite = all(list(run(read, range(0, whole, step))))
+    if rest:
+        last = np.empty((rest, n_features), memory.dtype)
+        fill(begin + whole * BLOCK, last)
+        blocks[whole, :, :rest], blocks[whole, :, rest:] = last.T, 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = finite and bool(np.isfinite(last.sum()))
+    return finite
 
 
 def copying(block: npt.NDArray[Any]) -> Fill:

@@ -1,11 +1,11 @@
-"""Shifts and scales the columns of rows, and copies rows to the host."""
+"""Shifts and scales the columns of rows, compares numbers with a threshold, and copies rows to the CPU's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ from xpulab.kernels.row_passes import consecutive
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.launch import launch
 
-__all__ = ["centred", "divided", "every_kernel", "host_pieces", "reach", "stretched"]
+if TYPE_CHECKING:
+    from xpulab.kernels.runtime.device import Array
+
+__all__ = ["binarised", "centred", "divided", "every_kernel", "pieces_on_cpu", "reach", "stretched"]
 
 _LANES = 16
 _PIECE_BYTES = 4 << 20
@@ -61,6 +64,33 @@ def _stretched_kernel(dtype: np.dtype[Any]) -> Kernel:
                 out[index(at)] = z if np.int32(part * _LANES + lane) < there else zero
 
     return stretch
+
+
+@cache
+def _binarised_kernel(dtype: np.dtype[Any]) -> Kernel:
+    zero, one = dtype.type(0), dtype.type(1)
+    parts = BLOCK // _LANES
+
+    @kernel("T[] i8 i8 T T*", dtype)
+    def binarise(item, data, d, n, threshold, out):  # type: ignore[no-untyped-def]
+        block = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        there = np.int32(min(n - block * BLOCK, BLOCK))
+        for f in range(d):
+            for part in range(parts):
+                at = (block * d + f) * BLOCK + part * _LANES + lane
+                x = one if data[index(at)] > threshold else zero
+                out[index(at)] = x if np.int32(part * _LANES + lane) < there else zero
+
+    return binarise
+
+
+def binarised(rows: Rows, threshold: float) -> Rows:
+    """Return 1 for each number above the threshold and 0 for the others, as rows with the same weights.
+
+    As in scikit-learn, the threshold is rounded to the dtype of the rows.
+    """
+    return _made(rows, _binarised_kernel(rows.dtype), rows.dtype.type(threshold))
 
 
 def centred(rows: Rows, shift: npt.NDArray[Any] | None, scale: npt.NDArray[Any] | None) -> Rows:
@@ -126,7 +156,7 @@ def _filled(rows: Rows, values: npt.ArrayLike) -> npt.NDArray[Any]:
     return np.ascontiguousarray(np.broadcast_to(values, rows.n_features), rows.dtype)
 
 
-def _made(rows: Rows, kernel: Kernel, *arguments: Any) -> Rows:
+def _made(rows: Rows, kernel: Kernel, *arguments: Array | np.generic) -> Rows:
     out = rows.device.empty(rows.n_blocks * rows.n_features * BLOCK, rows.dtype)
     if rows.n_samples:
         launch(
@@ -136,8 +166,8 @@ def _made(rows: Rows, kernel: Kernel, *arguments: Any) -> Rows:
     return replace(rows, data=out)
 
 
-def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
-    """Copy the rows to the host, a part at a time.
+def pieces_on_cpu(rows: Rows) -> Iterator[npt.NDArray[Any]]:
+    """Copy the rows to the CPU's memory, a part at a time.
 
     Yields
     ------
@@ -152,4 +182,4 @@ def host_pieces(rows: Rows) -> Iterator[npt.NDArray[Any]]:
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
-        yield from (_centred_kernel(dtype), _stretched_kernel(dtype))
+        yield from (_binarised_kernel(dtype), _centred_kernel(dtype), _stretched_kernel(dtype))

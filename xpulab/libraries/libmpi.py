@@ -74,7 +74,7 @@ def load(expected: Mapping[str, Any]) -> None:
         ctypes.CDLL(f"/proc/self/fd/{descriptor}", os.RTLD_LAZY)
 
 
-def require_together(expected: Mapping[str, Any], MPI: Any) -> None:
+def require_together(expected: Mapping[str, Any], MPI: ModuleType) -> None:
     """Raise `Alone` if MPI has another number of ranks than mpiexec has started."""
     if MPI.Is_initialized() and MPI.COMM_WORLD.size != expected["n"]:
         raise Alone(_words(expected, MPI.Get_library_version()))
@@ -90,7 +90,7 @@ def unlink_files() -> None:
 
 @contextlib.contextmanager
 def checked_at_import(expected: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which the first import of mpi4py.MPI raises `Alone` if library and mpiexec do not go together."""
+    """Open a context in which the first import of mpi4py.MPI raises `Alone` if it does not go with mpiexec."""
     finder = _Finder(expected)
     sys.meta_path.insert(0, finder)
     try:
@@ -132,7 +132,7 @@ class _Checking(Loader):
         _prepare_reductions(module)
 
 
-def _prepare_reductions(MPI: Any) -> None:
+def _prepare_reductions(MPI: ModuleType) -> None:
     """Let mpi4py make the communicator with which it reduces Python objects; all ranks import it together.
 
     Otherwise the first such reduction makes it, and holds Python's lock while it waits for the other ranks: then no
@@ -142,7 +142,7 @@ def _prepare_reductions(MPI: Any) -> None:
         MPI.COMM_WORLD.allreduce(0)
 
 
-def _version(library: Any) -> str:
+def _version(library: ctypes.CDLL) -> str:
     """Return the library's version in words, which MPI tells before it is initialised."""
     buffer, length = ctypes.create_string_buffer(8192), ctypes.c_int()
     library.MPI_Get_library_version(buffer, ctypes.byref(length))

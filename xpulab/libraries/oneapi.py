@@ -18,14 +18,16 @@ import re
 import signal
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from xpulab.exceptions import OneAPIError
+from xpulab.sharing.signals import postponed
 
 __all__ = [
     "CPU_TARGET",
@@ -98,6 +100,7 @@ WITH_COMPILER = Stack(
         "mkl-dpcpp": "==2024.2.1",
         "dpcpp-llvm-spirv": "==2024.2.0",
         "intel-opencl-rt": "==2024.2.1",
+        "pyarrow": ">=21,<25",  # later releases want NumPy 2
     },
     libraries=(*_INTEL, "libsycl.so.7", "libOpenCL.so.1", "libtbb.so.12"),
     for_dpnp=(  # MKL's libraries depend on each other in a circle, so `_load` uses RTLD_LAZY
@@ -121,6 +124,7 @@ CURRENT = Stack(
         "intel-cmplr-lib-rt": ">=2026.1,<2026.2",
         "intel-opencl-rt": ">=2026.1,<2026.2",
         "mkl": ">=2026.1,<2026.2",
+        "pyarrow": ">=21,<27",
     },
     libraries=(*_INTEL, "libtbb.so.12", "libOpenCL.so.1", "libsycl.so.9"),
     for_dpnp=(),  # the libraries of this release find each other
@@ -234,9 +238,13 @@ class _KeepsTorchApart(MetaPathFinder):
     bits. Without the hook PyTorch's calls of BLAS reach these functions, and end the process.
     """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "torch":
             return None
+        if _torch:
+            return ModuleSpec(name, _Imported(), is_package=True)
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
@@ -245,6 +253,20 @@ class _KeepsTorchApart(MetaPathFinder):
         return spec
 
 
+class _Imported(Loader):
+    """Gives the PyTorch that was imported to its end, but whose import statement Ctrl-C has ended."""
+
+    def __init__(self) -> None:
+        self._spec = _torch[0].__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _torch[0]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+_torch: list[ModuleType] = []  # PyTorch, after it was imported to its end
 _after_torch: list[Callable[[], None]] = []
 
 
@@ -256,19 +278,21 @@ def after_torch(action: Callable[[], None]) -> None:
         _after_torch.append(action)
 
 
-def _bound_to_itself(execute: Callable[[Any], None], module: Any) -> None:
+def _bound_to_itself(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Import PyTorch. Ctrl-C waits for the end: a process cannot import PyTorch again after it has left the import."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        execute(module)
-        sys.setdlopenflags(flags)
-        for action in _after_torch:
-            action()
-    finally:
-        sys.setdlopenflags(flags)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with postponed() as pressed:
+        try:
+            execute(module)
+            sys.setdlopenflags(flags)
+            _torch.append(module)
+            for action in _after_torch:
+                action()
+        finally:
+            sys.setdlopenflags(flags)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _load(folder: Path, names: Iterable[str]) -> None:
@@ -353,7 +377,7 @@ def processor() -> list[str]:
 
 
 def mpiexec() -> Path:
-    """Full path of the mpiexec of this environment, which need not be on PATH.
+    """Return the full path of the mpiexec of this environment, which need not be on PATH.
 
     Raises
     ------
@@ -372,7 +396,7 @@ def mpiexec() -> Path:
 
 
 def engine_environment(selector: str) -> dict[str, str]:
-    """Environment variables that a rank needs before it calls `load`.
+    """Return the environment variables that a rank needs before it calls `load`.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Linear models on all engines of the active cluster, with scikit-learn's names."""
 
-from xpulab.linear_model._coordinate_descent import ElasticNet, ElasticNetCV, Lasso, LassoCV
+from xpulab.linear_model._coordinate_descent import ElasticNet, Lasso
+from xpulab.linear_model._coordinate_descent_cv import ElasticNetCV, LassoCV
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._logistic import LogisticRegression

@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.model_selection import check_cv
 
+from xpulab.data import ShardedArray
 from xpulab.linear_model._path import Sums, without
 
-__all__ = ["folds_of", "groups_of"]
+__all__ = ["folds_of", "groups_of", "splits_of"]
+
+
+def splits_of(cv: Any, n_samples: int, y: Any, **asked: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the splits of the rows by a splitter, an iterable or a number of folds, as `check_cv` takes it.
+
+    A splitter gets the targets, from the engines if they are there; the other two do not use them.
+    """
+    splits = hasattr(cv, "split")
+    targets = y.gather() if splits and isinstance(y, ShardedArray) else y if splits else None
+    return list(check_cv(cv).split(np.broadcast_to(np.zeros(1), (n_samples, 1)), targets, **asked))
 
 
 def groups_of(

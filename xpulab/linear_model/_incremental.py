@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import Interval, _fit_context
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.columns import ScannedColumn
 from xpulab.linear_model._fitted import Triangle, shortest
 from xpulab.linear_model._proxy import LinearProxy
 
@@ -53,14 +55,15 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `LinearRegression.fit`.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         X, y, _ = self._read(cluster, X, y, None)
         self.batch_size_ = self.batch_size or 5 * X.shape[1]
         triangle = None
         with self._fitting(X):
             for batch in self._batches(X, y):
-                rows = (X[batch], y[batch]) if batch else (X, y)
-                triangle = self._with(triangle, cluster, "fit", *rows)
+                some = X[batch] if batch else X
+                right = y.part(batch, some) if isinstance(y, ScannedColumn) else y[batch] if batch else y
+                triangle = self._with(triangle, cluster, "fit", some, right)
             assert triangle is not None
             self.n_samples_seen_ = X.shape[0]
             self._keep(triangle, X, y)
@@ -87,7 +90,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `LinearRegression.fit`. The estimator then stays as it was.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         before = self._triangle
         X, y, _ = self._read(cluster, X, y, None, reset=before is None)
         shape = y.shape[1:]
@@ -101,14 +104,14 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _batches(self, X: Any, y: Any) -> list[slice | None]:
         """Return slices of the rows that are sent at once; None stands for all rows."""
-        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
+        if isinstance(X, ShardedArray) or (isinstance(y, ShardedArray) and not isinstance(y, ScannedColumn)):
             return [None]
         size = self.batch_size_
         if self.batch_size is None:
             size *= max(1, _SENT // (size * X.shape[1] * X.dtype.itemsize))
         return list(gen_batches(X.shape[0], size))
 
-    def _with(self, before: Triangle | None, cluster: XPUCluster, method: str, X: Any, y: Any) -> Triangle:
+    def _with(self, before: Triangle | None, cluster: Ranks, method: str, X: Any, y: Any) -> Triangle:
         """Return the triangle of the earlier rows and these rows."""
         if self.fit_intercept:
             shift = None if before is None else before.shift

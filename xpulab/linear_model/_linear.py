@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn
 import sklearn.linear_model
 from sklearn.utils.fixes import parse_version
 
 from xpulab._sklearn import _fit_context
-from xpulab.deploy.cluster import current_cluster
+from xpulab.deploy.current import current_ranks
 from xpulab.linear_model._fitted import non_negative, shortest
 from xpulab.linear_model._proxy import LinearProxy
 
@@ -22,7 +23,7 @@ _TOL_IS_CUTOFF = parse_version(sklearn.__version__) >= parse_version("1.9")
 
 
 def way_taken(solution: dict[str, Any]) -> str:
-    """For the report, a text that says how the ranks computed the coefficients."""
+    """Return a text for the report that says how the ranks computed the coefficients."""
     if solution["coef"] is None:
         return "solved by the QR factorization of [X y] and the singular values of its triangle"
     passes = ", corrected by a pass over the residuals" if solution["steps"] else ""
@@ -84,7 +85,7 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearRegression:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> LinearRegression:
         """Fit the linear model.
 
         Parameters
@@ -115,7 +116,7 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         X, y, weights = self._read(cluster, X, y, sample_weight)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         cutoff = 0.0 if self.positive else self._cutoff(X.dtype)

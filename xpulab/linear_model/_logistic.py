@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.linear_model
 from scipy import sparse
 from scipy.optimize import OptimizeResult
-from sklearn.utils import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _check_optimize_result, _fit_context
+from xpulab._sklearn import _check_optimize_result, _fit_context, balances_by_weight, class_weights
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.callbacks import Callbacks
-from xpulab.estimator.proxy import Result
-from xpulab.estimator.resumable import Job, ResumableFit
-from xpulab.linear_model._labels import checked_labels, encoded, places_of
+from xpulab.estimator.labels import Labels, checked_labels, places_of
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.estimator.sending import Result
+from xpulab.sharing.answers import Agreement
 
 __all__ = ["LogisticRegression"]
 
@@ -36,7 +40,7 @@ _MORE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
+class _Input(FitInput):
     """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
 
     known: np.ndarray | None
@@ -60,7 +64,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
         raise _Checked
 
 
-class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegression):
+class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegression):
     """Classification by logistic regression on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
@@ -125,6 +129,8 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
 
     #: For each row, the number of its class and its weight; both exist twice while they are computed.
     _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
+    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
 
     coef_: Any
@@ -137,12 +143,14 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
     _fitted: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+    def fit(
+        self, X: npt.ArrayLike | ShardedArray, y: Any, sample_weight: npt.ArrayLike | None = None
+    ) -> LogisticRegression:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array
             (``np.load(path, mmap_mode="r")``) is read by the engines themselves.
         y : array-like or ShardedArray of shape (n_samples,)
@@ -160,7 +168,7 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, for CSR matrices, for solvers and penalties that are not
+            For input and parameters that scikit-learn rejects, for solvers and penalties that are not
             supported, and if X and y are handles with different numbers of rows per rank or different dtypes. No rows
             have been sent.
         HandleError
@@ -171,38 +179,31 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
             If the user interrupted the fit. All engines have stopped at the same evaluation; `coef_` and `intercept_`
             are those of the last iteration. `resume` continues the fit, also as ``xpulab.interrupted().resume()``.
         """
-        cluster = current_cluster()
+        cluster = current_ranks()
         self._check_parameters()
-        X = self._checked(cluster, X, reset=True)
-        y = checked_labels(self, cluster, y, X)
-        weights = self._weights(sample_weight, X)
-        targets, known = y, None
-        if isinstance(y, ShardedArray):
-            found = self._ask(cluster, "classes", "LogisticRegression.classes", y, sample_weight=weights).results[0]
-            known, totals = found["classes"], found["totals"]
-            classes, _ = encoded(known)
-        else:
-            classes, targets = encoded(y)
-            every = weights.gather() if isinstance(weights, ShardedArray) else weights
-            totals = np.bincount(targets, every, len(classes))
+        rows: Any = self._checked(cluster, X, reset=True)
+        y = checked_labels(self, cluster, y, rows)
+        weights = self._weights(sample_weight, rows)
+        labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
+        classes = labels.classes
         if len(classes) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{classes[0]!r}"
             )
-        arguments = self._checked_arguments(X, classes, totals)
+        arguments = self._checked_arguments(rows, classes, labels.totals)
         self.classes_ = classes
-        job = _Job(
-            X=X,
+        checked = _Input(
+            X=rows,
             weights=weights,
-            targets=targets,
-            known=known,
+            targets=labels.targets,
+            known=labels.known,
             classes=classes,
             max_iter=arguments["max_iter"],
             arguments=arguments,
             parameters=self.get_params(deep=False),
         )
-        return self._run(cluster, job)
+        return self._run(cluster, checked)
 
     def _check_parameters(self) -> None:
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
@@ -233,7 +234,7 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
             )
         class_weight = self.class_weight
         if class_weight is not None:
-            class_weight = compute_class_weight(class_weight, classes=classes, y=classes, sample_weight=totals)
+            class_weight = class_weights(class_weight, classes, totals)
         start = np.zeros((n_columns, d + bool(self.fit_intercept)))
         if self.warm_start and getattr(self, "coef_", None) is not None:
             coef, intercept = self._columns()
@@ -257,45 +258,52 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
             "verbose": int(self.verbose),
         }
 
-    def _callbacks(self, job: _Job) -> Callbacks:
-        return Callbacks(self, job.X, job.weights, max(job.max_iter, 1) + 1, job.max_iter, runs=False)
+    def _callbacks(self, checked: _Input) -> Callbacks:
+        return Callbacks(self, checked.X, checked.weights, max(checked.max_iter, 1) + 1, checked.max_iter, runs=False)
 
-    def _room(self, job: _Job) -> int:
+    def _room(self, checked: _Input) -> int:
         return _ROOM
 
-    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
-        return job.arguments | {"classes": job.known}
+    def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
+        return checked.arguments | {"classes": checked.known}
 
-    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
-        self._set(job, state["coef"], state["iteration"])
+    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        self._set(checked, state["coef"], state["iteration"])
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
-        self._set(job, answer["coef"], answer["n_iter"])
+    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
+        self._set(checked, answer["coef"], answer["n_iter"])
 
-    def _set(self, job: _Job, coef: np.ndarray, n_iter: int) -> None:
+    def _set(self, checked: _Input, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
-        self.classes_ = job.classes
-        n_columns = 1 if len(job.classes) == 2 else len(job.classes)
-        table = coef.reshape(n_columns, -1, order="F").astype(job.X.dtype)
-        d = job.X.shape[1]
+        self.classes_ = checked.classes
+        n_columns = 1 if len(checked.classes) == 2 else len(checked.classes)
+        table = coef.reshape(n_columns, -1, order="F").astype(checked.X.dtype)
+        d = checked.X.shape[1]
         self.coef_ = np.ascontiguousarray(table[:, :d])
-        self.intercept_ = table[:, d].copy() if job.arguments["fit_intercept"] else np.zeros(n_columns, job.X.dtype)
+        self.intercept_ = (
+            table[:, d].copy() if checked.arguments["fit_intercept"] else np.zeros(n_columns, checked.X.dtype)
+        )
         self.n_iter_ = np.array([n_iter], np.int32)
 
-    def _tell(self, job: _Job, answer: dict[str, Any]) -> None:
+    def _tell(self, checked: _Input, answer: dict[str, Any]) -> None:
         """Print and warn, as scikit-learn's solvers do."""
         print(answer["said"], end="")
         for category, message in answer["warnings"]:
             warnings.warn(message, category, stacklevel=4)
         if "ending" in answer:
-            _check_optimize_result("lbfgs", OptimizeResult(answer["ending"]), job.max_iter, extra_warning_msg=_MORE)
+            _check_optimize_result("lbfgs", OptimizeResult(answer["ending"]), checked.max_iter, extra_warning_msg=_MORE)
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> np.ndarray:
         """Return the linear function of each row for each class.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -313,14 +321,19 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.decision_function, X, out)
         return self._predicted("decision_function", "decision", X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the label of the most probable class of each row.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -331,15 +344,20 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         NotFittedError, NoClusterError, ValueError, HandleError
             As `decision_function`.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         codes = self._predicted("predict", "label", X)
         return self.classes_[codes]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the probability of each class for each row.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -350,14 +368,21 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         NotFittedError, NoClusterError, ValueError, HandleError
             As `decision_function`.
         """
+        if out is not None:
+            return in_file(self.predict_proba, X, out)
         return self._predicted("predict_proba", "proba", X)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> np.ndarray:
         """Return the logarithm of each class's probability; minus infinity if the probability is rounded to zero.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -368,6 +393,8 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         NotFittedError, NoClusterError, ValueError, HandleError
             As `decision_function`.
         """
+        if out is not None:
+            return in_file(self.predict_log_proba, X, out)
         return self._predicted("predict_log_proba", "log_proba", X)
 
     def _predicted(self, method: str, kind: str, X: Any) -> np.ndarray:
@@ -385,12 +412,12 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         )
         return result.value
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: npt.ArrayLike | ShardedArray, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the share of the rows whose label is predicted correctly.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
         y : array-like or ShardedArray of shape (n_samples,)
             Labels. A prediction counts as wrong for a label that is not in `classes_`.
         sample_weight : array-like of shape (n_samples,), optional
@@ -408,25 +435,21 @@ class LogisticRegression(ResumableFit[_Job], sklearn.linear_model.LogisticRegres
         """
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        y = checked_labels(self, cluster, y, X)
+        rows: Any = self._checked(cluster, X, reset=False)
+        y = checked_labels(self, cluster, y, rows)
         known = None
         if isinstance(y, ShardedArray):
-            if self.classes_.dtype.kind not in "biuf":
-                raise ValueError(
-                    f"y is a handle, which contains numbers; expected an array of labels such as {self.classes_[0]!r}"
-                )
-            known = self.classes_.astype(np.float64)
+            known = y.code(self.classes_)
         else:
             y = places_of(y, self.classes_)
         coef, intercept = self._columns()
-        sums = self._ask(
+        sums: Agreement = self._ask(
             cluster,
             "score",
             "LogisticRegression.score",
-            X,
+            rows,
             y=y,
-            sample_weight=self._weights(sample_weight, X),
+            sample_weight=self._weights(sample_weight, rows),
             classes=known,
             coef=coef,
             intercept=intercept,

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import enet_path
 
-__all__ = ["Sums", "converged", "descended", "grid_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
+from xpulab.sharing.answers import Products
+
+__all__ = ["Sums", "converged", "descended", "grid_of", "how_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,11 @@ class Sums:
         )
 
 
-def sums_of(found: dict[str, Any], n_samples: int) -> Sums:
+def sums_of(found: Products, n_samples: int) -> Sums:
     """Return the sums of all rows, from the `Products` of the ranks."""
-    mean = np.concatenate([found["mean"], found["target_mean"]])
-    cross = found["cross"]
-    whole = np.block([[found["gram"], cross], [cross.T, found["target_gram"]]])
-    return Sums(n_samples, found["weight"], mean, np.zeros_like(mean), whole)
+    mean = np.concatenate([found.mean, found.target_mean])
+    whole = np.block([[found.gram, found.cross], [found.cross.T, found.target_gram]])
+    return Sums(n_samples, found.weight, mean, np.zeros_like(mean), whole)
 
 
 def without(all_rows: Sums, some: Sums) -> Sums:
@@ -73,6 +74,12 @@ def without(all_rows: Sums, some: Sums) -> Sums:
         total=all_rows.total - some.total,
         products=all_rows.products - some.products,
     )
+
+
+def how_of(estimator: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator that `descended` takes."""
+    names = ("max_iter", "tol", "positive", "random_state", "selection")
+    return {name: getattr(estimator, name) for name in names}
 
 
 def descended(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab.deploy.cluster import XPUCluster
-from xpulab.estimator.proxy import Proxy, Result
+from xpulab.data import ShardedArray
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import checked_targets
+from xpulab.estimator.sending import Result
 from xpulab.linear_model._fitted import intercept_of, r2_of
 
 __all__ = ["LinearProxy"]
@@ -26,7 +31,7 @@ class LinearProxy(Proxy):
     intercept_: Any
 
     def _read(
-        self, cluster: XPUCluster, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, multi_output: bool = True
+        self, cluster: Ranks, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, multi_output: bool = True
     ) -> tuple[Any, Any, np.ndarray | None]:
         """Check X, y and the weights before anything is sent, and return them in a form that can be sent."""
         X = self._checked(cluster, X, reset=reset)
@@ -42,12 +47,15 @@ class LinearProxy(Proxy):
         intercept = intercept_of(coef, mean, target_mean).astype(dtype)
         self.intercept_ = intercept[0] if y.ndim == 1 else intercept
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Predict targets with the linear model.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -64,18 +72,20 @@ class LinearProxy(Proxy):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
+        rows: Any = self._checked(cluster, X, reset=False)
         coef, intercept = self._columns()
-        predictions = Result(None if self.coef_.ndim == 1 else coef.shape[1], X.dtype)
-        self._ask(cluster, "predict", "project", X, result=predictions, matrix=coef, offset=intercept)
+        predictions = Result(None if self.coef_.ndim == 1 else coef.shape[1], rows.dtype)
+        self._ask(cluster, "predict", "project", rows, result=predictions, matrix=coef, offset=intercept)
         return predictions.value
 
     def _decision_function(self, X: Any) -> np.ndarray:
         return self.predict(X)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the coefficient of determination of the predictions, averaged over all targets.
 
         Parameters

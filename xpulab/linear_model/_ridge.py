@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.linear_model
+from sklearn.exceptions import ConvergenceWarning
 
 from xpulab._sklearn import _fit_context
-from xpulab.deploy.cluster import current_cluster
+from xpulab.csr import is_sparse
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.linear_model._fitted import non_negative, shortest
 from xpulab.linear_model._linear import way_taken
 from xpulab.linear_model._proxy import LinearProxy
+from xpulab.report.rendering import format_size
 
 __all__ = ["Ridge", "penalties_of"]
 
@@ -37,7 +44,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     """Least squares with a penalty on squared coefficients, on every device of the active cluster.
 
     Parameters and attributes are those of `sklearn.linear_model.Ridge`, for any number of engines. Every solver
-    computes the exact minimiser.
+    computes the exact minimiser. CSR matrices stay sparse: conjugate gradients end when only rounding is left.
 
     Parameters
     ----------
@@ -91,13 +98,16 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     array([0.66666667])
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
+
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> Ridge:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_targets)
             Converted to the dtype of X.
@@ -114,8 +124,8 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for CSR matrices, and if X and y are handles with different numbers of
-            rows per rank or different dtypes. No rows have been sent.
+            For input that scikit-learn rejects, for CSR matrices with `positive`, and if X and y are handles with
+            different numbers of rows per rank or different dtypes. No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -124,10 +134,12 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
             If the user interrupted the fit; nothing was fitted.
         """
         self._check_solver()
-        cluster = current_cluster()
+        cluster = current_ranks()
         X, y, weights = self._read(cluster, X, y, sample_weight)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         penalties = penalties_of(self.alpha, n_targets, X.dtype)
+        if is_sparse(X):
+            return self._fit_sparse(cluster, X, y, weights, penalties)
         with self._fitting(X, weights):
             answer = self._ask(
                 cluster,
@@ -157,6 +169,37 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
             self.n_iter_ = None
             named = {"auto": "lbfgs" if self.positive else "cholesky"}.get(self.solver, self.solver)
             self.solver_ = "svd" if named == "cholesky" and found["coef"] is None else named
+        return self
+
+    def _fit_sparse(self, cluster: Ranks, X: Any, y: Any, weights: np.ndarray | None, penalties: np.ndarray) -> Ridge:
+        """Fit sparse rows, by conjugate gradients up to rounding, as no solver of scikit-learn does."""
+        if self.positive:
+            size = format_size(X.shape[0] * X.shape[1] * X.dtype.itemsize)
+            raise TypeError(f"positive=True was given with sparse rows, and it takes dense rows, which take {size}")
+        with self._fitting(X, weights):
+            found = self._ask(
+                cluster,
+                "fit",
+                "sparse_least_squares",
+                X,
+                y=y,
+                sample_weight=weights,
+                centre=bool(self.fit_intercept),
+                penalties=penalties,
+                finish=lambda answer: answer.results[0]["converged"],
+            ).results[0]
+            if not found["converged"]:
+                warnings.warn(
+                    "Ridge.fit of sparse rows has not converged; increase alpha, or scale the columns with "
+                    "MaxAbsScaler",
+                    ConvergenceWarning,
+                    stacklevel=4,
+                )
+            self._set_line(found["coef"], found["mean"], found["target_mean"], y, X.dtype)
+            if y.ndim == 1 or y.shape[1] == 1:
+                self.coef_ = np.ravel(self.coef_)
+            self.n_iter_ = None
+            self.solver_ = "sparse_cg" if self.solver == "auto" else self.solver
         return self
 
     def _check_solver(self) -> None:

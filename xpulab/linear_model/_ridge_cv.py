@@ -6,19 +6,22 @@ import numbers
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn
 import sklearn.linear_model
-from sklearn.model_selection import GridSearchCV, check_cv
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils import check_scalar
 from sklearn.utils.metadata_routing import process_routing
 
 from xpulab._sklearn import _fit_context, _IdentityRegressor, _raise_for_params, _routing_enabled
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.proxy import Result
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.columns import ScannedColumn
+from xpulab.estimator.sending import Result
 from xpulab.linear_model._fitted import r2_of
-from xpulab.linear_model._folds import folds_of, groups_of
+from xpulab.linear_model._folds import folds_of, groups_of, splits_of
 from xpulab.linear_model._path import Sums, mean_squared_errors, shrunk, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.linear_model._ridge import Ridge
@@ -79,7 +82,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> RidgeCV:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, **params: Any) -> RidgeCV:
         """Find the best penalty by cross-validation, and fit all rows with it.
 
         Parameters
@@ -118,7 +121,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             for name in ("store_cv_results", "alpha_per_target"):
                 if getattr(self, name):
                     raise ValueError(f"cv!=None and {name}=True are incompatible")
-        cluster = current_cluster()
+        cluster = current_ranks()
         X, y, weights = self._read(cluster, X, y, sample_weight)
         with self._fitting(X, weights):
             if self.cv is None:
@@ -150,7 +153,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
 
     def _fit_leaving_one_out(
         self,
-        cluster: XPUCluster,
+        cluster: Ranks,
         X: Any,
         y: Any,
         weights: np.ndarray | None,
@@ -212,10 +215,8 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
                 scores[i, k] = scorer(_IdentityRegressor(), each[:, chosen, k].reshape(truth.shape), truth, **more)
         return scores
 
-    def _fit_folds(self, cluster: XPUCluster, X: Any, y: Any, alphas: np.ndarray) -> None:
-        right = y.gather() if isinstance(y, ShardedArray) else y
-        splits = list(check_cv(self.cv).split(np.broadcast_to(np.zeros(1), (X.shape[0], 1)), right))
-        groups, places = groups_of(splits, X.shape[0])
+    def _fit_folds(self, cluster: Ranks, X: Any, y: Any, alphas: np.ndarray) -> None:
+        groups, places = groups_of(splits_of(self.cv, X.shape[0], y), X.shape[0])
         answer = self._ask(cluster, "fit", "linear_products", X, y=y, centre=True, folds=groups)
         found, n = answer.results[0], X.shape[1]
         scores = np.mean([self._r2(*fold, n, alphas) for fold in folds_of(found["folds"], places)], axis=0)
@@ -241,6 +242,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
 
     def _search(self, X: Any, y: Any, weights: np.ndarray | None, alphas: np.ndarray, params: dict[str, Any]) -> None:
         """Fit each fold with each penalty separately."""
+        y = y.gather() if isinstance(y, ScannedColumn) else y
         if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
             raise TypeError(
                 "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "

@@ -1,22 +1,123 @@
 """Metrics of `sklearn.metrics`, computed by the engines, for arrays and for rows on the engines."""
 
-from xpulab.metrics._classification import accuracy_score, confusion_matrix, log_loss
+from xpulab.metrics._agreement import (
+    adjusted_mutual_info_score,
+    adjusted_rand_score,
+    completeness_score,
+    fowlkes_mallows_score,
+    homogeneity_completeness_v_measure,
+    homogeneity_score,
+    normalized_mutual_info_score,
+    rand_score,
+    v_measure_score,
+)
+from xpulab.metrics._all_labels import (
+    balanced_accuracy_score,
+    classification_report,
+    cohen_kappa_score,
+    matthews_corrcoef,
+)
+from xpulab.metrics._classification import (
+    accuracy_score,
+    brier_score_loss,
+    confusion_matrix,
+    log_loss,
+)
 from xpulab.metrics._clustering import (
     calinski_harabasz_score,
     davies_bouldin_score,
     silhouette_samples,
     silhouette_score,
 )
-from xpulab.metrics._regression import mean_squared_error, r2_score
+from xpulab.metrics._deviances import (
+    d2_absolute_error_score,
+    d2_pinball_score,
+    d2_tweedie_score,
+    mean_gamma_deviance,
+    mean_pinball_loss,
+    mean_poisson_deviance,
+    mean_tweedie_deviance,
+)
+from xpulab.metrics._precision import (
+    f1_score,
+    fbeta_score,
+    jaccard_score,
+    precision_recall_fscore_support,
+    precision_score,
+    recall_score,
+)
+from xpulab.metrics._ranking import (
+    average_precision_score,
+    det_curve,
+    precision_recall_curve,
+    roc_auc_score,
+    roc_curve,
+)
+from xpulab.metrics._regression import (
+    explained_variance_score,
+    max_error,
+    mean_absolute_error,
+    mean_absolute_percentage_error,
+    mean_squared_error,
+    mean_squared_log_error,
+    median_absolute_error,
+    r2_score,
+    root_mean_squared_error,
+    root_mean_squared_log_error,
+)
+from xpulab.metrics._scorers import (
+    get_scorer,
+)
 
 __all__ = [
     "accuracy_score",
+    "adjusted_mutual_info_score",
+    "adjusted_rand_score",
+    "average_precision_score",
+    "balanced_accuracy_score",
+    "brier_score_loss",
     "calinski_harabasz_score",
+    "classification_report",
+    "cohen_kappa_score",
+    "completeness_score",
     "confusion_matrix",
+    "d2_absolute_error_score",
+    "d2_pinball_score",
+    "d2_tweedie_score",
     "davies_bouldin_score",
+    "det_curve",
+    "explained_variance_score",
+    "f1_score",
+    "fbeta_score",
+    "fowlkes_mallows_score",
+    "get_scorer",
+    "homogeneity_completeness_v_measure",
+    "homogeneity_score",
+    "jaccard_score",
     "log_loss",
+    "matthews_corrcoef",
+    "max_error",
+    "mean_absolute_error",
+    "mean_absolute_percentage_error",
+    "mean_gamma_deviance",
+    "mean_pinball_loss",
+    "mean_poisson_deviance",
     "mean_squared_error",
+    "mean_squared_log_error",
+    "mean_tweedie_deviance",
+    "median_absolute_error",
+    "normalized_mutual_info_score",
+    "precision_recall_curve",
+    "precision_recall_fscore_support",
+    "precision_score",
     "r2_score",
+    "rand_score",
+    "recall_score",
+    "roc_auc_score",
+    "roc_curve",
+    "root_mean_squared_error",
+    "root_mean_squared_log_error",
     "silhouette_samples",
     "silhouette_score",
+    "v_measure_score",
 ]

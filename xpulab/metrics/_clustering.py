@@ -6,16 +6,22 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial.distance import cdist
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_consistent_length, check_random_state
 
 from xpulab._sklearn import Interval, validate_params
-from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d
-from xpulab.data import ShardedArray, mapped, place_named
-from xpulab.deploy.cluster import current_cluster
+from xpulab.calls import public_call
+from xpulab.checks import ONE_AT_A_TIME, check_X_y, column_or_1d, place_named
+from xpulab.csr import as_sent, is_sparse, require_dense
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import FLOATS, Packing, in_floats
+from xpulab.estimator.drawing import or_drawn
+from xpulab.estimator.rows import FLOATS, in_floats, stays
+from xpulab.estimator.sending import Result
+from xpulab.scanning import scanned
 
 __all__ = ["calinski_harabasz_score", "davies_bouldin_score", "silhouette_samples", "silhouette_score"]
 
@@ -34,12 +40,19 @@ _METRICS = {
 _IGNORED = ("n_jobs", "working_memory")  # arguments that say how scikit-learn computes
 
 
+@public_call
 @validate_params(
     {"sample_size": [Interval(Integral, 1, None, closed="left"), None], "random_state": ["random_state"]},
     prefer_skip_nested_validation=True,
 )
 def silhouette_score(
-    X: Any, labels: Any, *, metric: Any = "euclidean", sample_size: Any = None, random_state: Any = None, **kwds: Any
+    X: Any,
+    labels: Any,
+    *,
+    metric: Any = "euclidean",
+    sample_size: Any = None,
+    random_state: np.random.RandomState | int | None = None,
+    **kwds: Any,
 ) -> float:
     """Return the mean silhouette of all rows, as `sklearn.metrics.silhouette_score`.
 
@@ -84,22 +97,19 @@ def silhouette_score(
     """
     how = _metric(metric, kwds)
     X, labels = _checked(X, labels)
-    n = X.shape[0]
-    if sample_size is None:
-        codes, k = _codes(labels, n)
-    else:
+    n, drawn = X.shape[0], None
+    if sample_size is not None:
         drawn = check_random_state(random_state).permutation(n)[:sample_size]
-        some, k = _codes(labels[drawn], len(drawn))
-        if isinstance(X, ShardedArray):
-            codes = np.full(n, -1)
-            codes[drawn] = some
-        else:
-            X, codes = np.ascontiguousarray(X[drawn]), some
         n = len(drawn)
-    answer, _ = _asked("silhouette_score", "metrics.silhouette", X, codes, n_clusters=k, metric=how)
+        if not isinstance(X, ShardedArray):
+            X, labels, drawn = np.ascontiguousarray(X[drawn]), labels[drawn], None
+    clusters = _clusters_of("silhouette_score", labels, drawn)
+    with or_drawn("sample_size=10_000" if sample_size is None else None):
+        answer, _ = _asked("silhouette_score", "metrics.silhouette", X, metric=how, **clusters)
     return float(answer["total"] / n)
 
 
+@public_call
 def silhouette_samples(X: Any, labels: Any, *, metric: Any = "euclidean", **kwds: Any) -> np.ndarray:
     """Return the silhouette of each row, as `sklearn.metrics.silhouette_samples`.
 
@@ -122,12 +132,13 @@ def silhouette_samples(X: Any, labels: Any, *, metric: Any = "euclidean", **kwds
     """
     how = _metric(metric, kwds)
     X, labels = _checked(X, labels)
-    codes, k = _codes(labels, X.shape[0])
     dtype = X.dtype if how[0] in ("euclidean", "cosine") and metric != "minkowski" else np.float64
-    _, found = _asked("silhouette_samples", "metrics.silhouette", X, codes, dtype, n_clusters=k, metric=how)
+    clusters = _clusters_of("silhouette_samples", labels)
+    _, found = _asked("silhouette_samples", "metrics.silhouette", X, dtype, metric=how, **clusters)
     return np.asarray(found)
 
 
+@public_call
 def davies_bouldin_score(X: Any, labels: Any) -> float:
     """Return the mean similarity of each cluster with its most similar one, as `sklearn.metrics.davies_bouldin_score`.
 
@@ -136,8 +147,8 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
 
     Parameters
     ----------
-    X : array-like or ShardedArray of shape (n_samples, n_features)
-        A memory-mapped array is read by the engines themselves.
+    X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        A memory-mapped array is read by the engines themselves. scikit-learn takes no sparse rows.
     labels : array-like or ShardedArray of shape (n_samples,)
         The cluster of each row: numbers or strings in an array, numbers in a handle.
 
@@ -148,7 +159,7 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
     Raises
     ------
     ValueError, TypeError
-        For input that scikit-learn rejects.
+        For input that scikit-learn rejects, except sparse rows.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -169,12 +180,13 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
     return float(np.mean(np.max((within[:, None] + within) / between, axis=1)))
 
 
+@public_call
 def calinski_harabasz_score(X: Any, labels: Any) -> float:
     """Return the ratio of the variances between and within clusters, as `sklearn.metrics.calinski_harabasz_score` [1]_.
 
     Parameters
     ----------
-    X : array-like or ShardedArray of shape (n_samples, n_features)
+    X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
         The rows, as for `davies_bouldin_score`.
     labels : array-like of shape (n_samples,)
         The cluster of each row.
@@ -216,18 +228,26 @@ def _metric(metric: Any, given: dict[str, Any]) -> tuple[str, float]:
     return name or _METRICS[metric], float(p)
 
 
-def _checked(X: Any, labels: Any, dtype: Any = "numeric") -> tuple[Any, np.ndarray]:
+def _checked(
+    X: Any, labels: Any, dtype: npt.DTypeLike = "numeric", accept_sparse: str | bool = False
+) -> tuple[Any, Any]:
     """Check rows and labels as scikit-learn does, with its dtype. Rows of handles and of files stay where they are."""
     if isinstance(labels, ShardedArray):
-        labels.source(current_cluster())
-        labels = labels.gather()
-    if not isinstance(X, ShardedArray) and mapped(X) is None:
+        labels.source(current_ranks())
+        labels.require_finite("labels")
+        if not stays(labels, X) or labels.ndim > 1:
+            labels = labels.gather()
+    if not isinstance(X, ShardedArray) and scanned(X) is None:
         with place_named(labels), place_named(X):
-            checked, labels = check_X_y(X, labels, dtype=dtype)
-        return in_floats(checked), labels
-    labels = column_or_1d(labels, warn=True)
+            checked, labels = check_X_y(X, labels, dtype=dtype, accept_sparse=accept_sparse)
+        checked = in_floats(checked)
+        return as_sent(checked) if is_sparse(checked) else checked, labels
+    if not isinstance(labels, ShardedArray):
+        labels = column_or_1d(labels, warn=True)
     if isinstance(X, ShardedArray):
-        X.source(current_cluster())
+        X.source(current_ranks())
+        if not accept_sparse:
+            require_dense(X)
         X.require_finite()
         if X.ndim != 2:
             raise ValueError(f"Expected 2D array, got a ShardedArray of shape {X.shape} instead")
@@ -235,35 +255,44 @@ def _checked(X: Any, labels: Any, dtype: Any = "numeric") -> tuple[Any, np.ndarr
     return X, labels
 
 
-def _codes(labels: np.ndarray, n: int) -> tuple[np.ndarray, int]:
-    """Return the number of each row's cluster, from 0, and how many clusters there are."""
-    encoder = LabelEncoder()
-    with ONE_AT_A_TIME:
-        codes = encoder.fit_transform(labels)
-    k = len(encoder.classes_)
+def _clusters_of(function: str, labels: Any, drawn: np.ndarray | None = None) -> dict[str, Any]:
+    """Return the arguments of a task that say in which cluster each row is, and how many clusters there are.
+
+    Only the rows that were drawn count. The labels of a handle stay on the engines.
+    """
+    n = labels.shape[0] if drawn is None else len(drawn)
+    found: dict[str, Any]
+    if isinstance(labels, ShardedArray):
+        send = None if drawn is None else lambda outgoing: {"chosen": outgoing.send(drawn)}
+        with Call(Functions("metrics"), function, labels, current_ranks()) as call:
+            classes = call.ask("labels.classes", send_more=send).results[0]["classes"]
+        k, found = len(classes), {"y": labels, "classes": classes, "send_more": send}
+    else:
+        encoder = LabelEncoder()
+        with ONE_AT_A_TIME:
+            codes = encoder.fit_transform(labels if drawn is None else labels[drawn])
+        if drawn is not None:
+            some, codes = codes, np.full(labels.shape[0], -1)
+            codes[drawn] = some
+        k, found = len(encoder.classes_), {"y": codes}
     if not 1 < k < n:
         raise ValueError(f"Number of labels is {k}. Valid values are 2 to n_samples - 1 (inclusive)")
-    return codes, k
+    return {**found, "n_clusters": k}
 
 
 def _spreads(function: str, X: Any, labels: Any) -> tuple[dict[str, Any], int]:
-    X, labels = _checked(X, labels, "numeric" if function == "davies_bouldin_score" else FLOATS)
-    codes, k = _codes(labels, X.shape[0])
-    return _asked(function, "metrics.clusters", X, codes, n_clusters=k)[0], X.shape[0]
+    X, labels = _checked(X, labels, "numeric" if function == "davies_bouldin_score" else FLOATS, accept_sparse="csr")
+    return _asked(function, "metrics.clusters", X, **_clusters_of(function, labels))[0], X.shape[0]
 
 
 def _asked(
-    function: str, task: str, X: Any, codes: np.ndarray, dtype: Any = None, **arguments: Any
+    function: str, task: str, X: Any, dtype: npt.DTypeLike = None, **arguments: Any
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Run a task on the rows and the numbers of their clusters; return the result of rank 0.
+    """Run a task on the rows and their clusters; return the result of rank 0.
 
     With a dtype, the second result has an entry for each row.
     """
-    cluster = current_cluster()
-    who = Functions("metrics")
-    with Call(who, function, X, cluster) as call, cluster.outgoing() as outgoing:
-        found = None
-        if dtype is not None:
-            arguments["target"], found = cluster.receive(outgoing, X, (X.shape[0],), dtype)
-        packing = Packing(who, outgoing, call, X, targets=codes.astype(X.dtype))
-        return call.send(task, packing, **arguments).results[0], found
+    result = None if dtype is None else Result(None, dtype)
+    with Call(Functions("metrics"), function, X, current_ranks()) as call:
+        answer = call.ask(task, result=result, at_once=True, **arguments)
+    return answer.results[0], None if result is None else result.value

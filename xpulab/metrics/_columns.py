@@ -2,22 +2,160 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import sklearn.metrics
 from sklearn.utils import check_consistent_length
 
-from xpulab.checks import check_array, check_sample_weight
-from xpulab.data import ShardedArray, place_named
-from xpulab.deploy.cluster import current_cluster
+from xpulab._sklearn import validate_parameter_constraints
+from xpulab.calls import public_call
+from xpulab.checks import ONE_AT_A_TIME, check_array, check_sample_weight, place_named, type_of_target
+from xpulab.csr import require_dense
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import Packing
+from xpulab.estimator.columns import ScannedColumn, beside
+from xpulab.scanning import Scan
+from xpulab.tables import ShardedColumn
 
-__all__ = ["checked_column", "checked_weights", "require_aligned", "sums"]
+__all__ = [
+    "Labels",
+    "Values",
+    "as_in_sklearn",
+    "call_theirs",
+    "checked_column",
+    "checked_score_weights",
+    "columns_of",
+    "labels_of",
+    "read_by_engines",
+    "require_aligned",
+    "sums",
+]
+
+#: What the rows of a metric may be: arrays, or rows that the engines have or read.
+Values: TypeAlias = npt.ArrayLike | ShardedArray | Scan
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Parameters that are rows, or one value for each row; they are checked where they are.
+_ROWS = frozenset({"y_true", "y_pred", "y_score", "y_proba", "y1", "y2", "labels_true", "labels_pred", "sample_weight"})
 
 
-def checked_column(y: Any, name: str) -> Any:
+#: scikit-learn's functions, also if something puts others in their place later.
+_THEIRS = {name: getattr(sklearn.metrics, name) for name in sklearn.metrics.__all__}
+
+
+def as_in_sklearn(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function that checks its parameters as scikit-learn's of the same name, before it computes."""
+    constraints = getattr(_THEIRS[function.__name__], "_skl_parameter_constraints", {})
+    signature = inspect.signature(function)
+    rules = {name: rule for name, rule in constraints.items() if name in signature.parameters and name not in _ROWS}
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        params = {name: value for name, value in given.items() if name in rules}
+        validate_parameter_constraints(rules, params, caller_name=function.__name__)
+        return function(*args, **kwargs)
+
+    return public_call(checked)
+
+
+def call_theirs(name: str, *args: Any, **parameters: Any) -> Any:
+    """Call a function of scikit-learn on what the engines have found, without the parameters that it does not have."""
+    function = _THEIRS[name]
+    known = inspect.signature(function).parameters
+    with ONE_AT_A_TIME:
+        return function(*args, **{key: value for key, value in parameters.items() if key in known})
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A column of labels.
+
+    Attributes
+    ----------
+    column : numpy.ndarray of shape (n_samples, 1) or ShardedArray
+        The labels as numbers, as the engines get them.
+    decode : callable
+        Returns the labels for numbers that the engines have found.
+    strings : bool
+        Whether the labels are strings, whose numbers are their places in this column.
+    """
+
+    column: Any
+    decode: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    strings: bool
+
+
+def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
+    """Check one column of labels.
+
+    Parameters
+    ----------
+    y : array-like or ShardedArray of shape (n_samples,)
+    name : str
+        Name of the argument, for messages.
+    discrete : bool
+        Whether labels that are not whole numbers are refused.
+
+    Raises
+    ------
+    ValueError
+        If there are several columns, NaN, or labels that are refused.
+    """
+    if isinstance(y, ShardedArray):
+        if columns_of(y) != 1:
+            raise ValueError(f"labels of shape {y.shape} were given; expected one column")
+        strings = isinstance(y, ShardedColumn) and bool(y.categories)
+        decode = y.labels if isinstance(y, ShardedColumn) else _whole
+        if isinstance(y, ScannedColumn):
+            decode = functools.partial(_as_scanned, y)
+        return Labels(checked_column(y, name, strings), decode, strings)
+    with place_named(y):
+        kind = type_of_target(y, input_name=name)
+    if kind not in ("binary", "multiclass") and (discrete or kind != "continuous"):
+        raise ValueError(f"Classification metrics can't handle {kind} targets; expected one label for each row")
+    array = np.asarray(y).reshape(-1)
+    if array.dtype.kind not in "OUS":
+        dtype = array.dtype
+        numbers = check_array(array, ensure_2d=False, dtype=np.float64)
+        return Labels(checked_column(numbers, name), lambda found: found.astype(dtype), False)
+    known, codes = np.unique(array, return_inverse=True)
+    return Labels(codes.astype(np.float64).reshape(-1, 1), lambda found: known[found.astype(np.intp)], True)
+
+
+def _as_scanned(y: ScannedColumn, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    labels = y.labels(found)
+    return _whole(found) if labels is None else labels
+
+
+def _whole(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return integers in place of whole numbers: handles of arrays have no others than float32 and float64."""
+    return found.astype(np.int64) if (np.abs(found) < 2.0**62).all() and (found == np.rint(found)).all() else found
+
+
+def read_by_engines(*columns: Any) -> list[Any]:
+    """Return columns that are compared with each other; the engines read those of numbers in files by themselves."""
+    beside_these = next((each for each in columns if isinstance(each, ShardedArray)), None)
+    return [
+        beside(each, each if beside_these is None else beside_these, current_ranks(), each.dtype, name)
+        if isinstance(each, Scan)
+        else each
+        for each, name in zip(columns, ("y_true", "y_pred"), strict=True)
+    ]
+
+
+def checked_column(y: Any, name: str, strings: bool = False) -> Any:
     """Check numbers, and return an array (n_samples, n_columns) of float32 or float64. A handle is returned as it is.
+
+    With `strings`, a handle may have strings, whose numbers are what the engines compare.
 
     Raises
     ------
@@ -27,18 +165,25 @@ def checked_column(y: Any, name: str) -> Any:
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     if isinstance(y, ShardedArray):
-        y.source(current_cluster())
+        y.source(current_ranks())
+        require_dense(y, name)
         y.require_finite(name)
+        if not strings:
+            y.require_numbers(name)
         return y
     with place_named(y):
         array = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name=name)
     return array.reshape(len(array), -1)
 
 
-def checked_weights(sample_weight: Any, y: Any) -> np.ndarray | None:
-    """Check weights, and return them as float64 of shape (n_samples,); None if all weights are 1."""
+def checked_score_weights(sample_weight: Any, y: Any) -> Any:
+    """Check weights, and return float64 of shape (n_samples,), or what engines read; None if all weights are 1."""
     if sample_weight is None:
         return None
+    if isinstance(sample_weight, Scan):
+        sample_weight = beside(sample_weight, y, current_ranks(), y.dtype, "sample_weight")
+    if isinstance(sample_weight, ScannedColumn):
+        return sample_weight
     with place_named(sample_weight):
         return check_sample_weight(sample_weight, np.empty((y.shape[0], 0)), dtype=np.float64)
 
@@ -60,7 +205,7 @@ def require_aligned(*columns: Any) -> None:
 
 
 def sums(
-    function: str, task: str, rows: Any, targets: Any = None, weights: np.ndarray | None = None, **arguments: Any
+    function: str, task: str, rows: Any, targets: Any = None, weights: Any = None, **arguments: Any
 ) -> dict[str, Any]:
     """Run a task that computes sums over the rows of all ranks.
 
@@ -71,7 +216,7 @@ def sums(
     task : str
         Name of the task.
     rows, targets : numpy.ndarray of shape (n_samples, n_columns) or ShardedArray
-    weights : numpy.ndarray of shape (n_samples,), optional
+    weights : numpy.ndarray or ScannedColumn of shape (n_samples,), optional
     **arguments : Any
         Further arguments of the task.
 
@@ -80,10 +225,7 @@ def sums(
     dict of str to Any
         The result of rank 0.
     """
-    cluster = current_cluster()
-    who = Functions("metrics")
-    with Call(who, function, rows, cluster) as call, cluster.outgoing() as outgoing:
-        if weights is not None:
-            weights = weights.astype(rows.dtype)
-        packing = Packing(who, outgoing, call, rows, weights, targets)
-        return call.send(task, packing, **arguments).results[0]
+    if weights is not None:
+        weights = weights.cast(rows.dtype) if isinstance(weights, ScannedColumn) else weights.astype(rows.dtype)
+    with Call(Functions("metrics"), function, rows, current_ranks()) as call:
+        return call.ask(task, y=targets, sample_weight=weights, **arguments).results[0]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.mixture
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -17,9 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context
 from xpulab._sklearn import _gaussian_mixture as theirs
-from xpulab.deploy.cluster import XPUCluster, current_cluster
-from xpulab.estimator.proxy import Result
-from xpulab.estimator.resumable import Job, ResumableFit
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.estimator.sending import Result
 
 __all__ = ["GaussianMixture"]
 
@@ -27,12 +32,12 @@ _NAMES = {"weights": "weights_", "means": "means_", "covariances": "covariances_
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
+class _Input(FitInput):
     random: np.random.RandomState
     arguments: dict[str, Any]
 
 
-class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
+class GaussianMixture(ResumableFit[_Input], sklearn.mixture.GaussianMixture):
     """A mixture of normal distributions, fitted on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.mixture.GaussianMixture`, for any number of engines. The
@@ -128,7 +133,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
     )  # fmt: skip
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> GaussianMixture:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> GaussianMixture:
         """Estimate the parameters with the EM algorithm.
 
         Parameters
@@ -162,7 +167,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+    def fit_predict(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> np.ndarray:
         """Call `fit`, and return the most probable component of each row. The rows are sent once.
 
         Parameters
@@ -186,7 +191,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
 
     def _begin(self, method: str, X: Any, labels: Result | None) -> None:
         """Check the input, and fit."""
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=True, ensure_min_samples=2)
         if X.shape[0] < self.n_components:
             raise ValueError(
@@ -206,7 +211,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
             "given": self._parameters() if continues else self._given(),
             "before": float(self.lower_bound_) if continues else -math.inf,
         }
-        job = _Job(
+        checked = _Input(
             X=X,
             n_init=arguments["n_init"],
             max_iter=arguments["max_iter"],
@@ -214,7 +219,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
             arguments=arguments,
             parameters=self.get_params(deep=False),
         )
-        self._run(cluster, job, method=method, labels=labels)
+        self._run(cluster, checked, method=method, labels=labels)
 
     def _check_parameters(self, X: Any, xp: Any = None) -> None:
         # Since scikit-learn 1.8 this method needs the namespace of the arrays.
@@ -236,27 +241,27 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
             given |= {"factors": factors, "covariances": _inverse(factors, self.covariance_type)}
         return {name: np.asarray(value, np.float64) for name, value in given.items() if value is not None}
 
-    def _room(self, job: _Job) -> int:
+    def _room(self, checked: _Input) -> int:
         # Two sets of parameters and lower bounds, the generator, and small values.
-        k, d = job.arguments["n_components"], job.X.shape[1]
-        wide = {"full": k * d * d, "tied": d * d, "diag": k * d, "spherical": k}[job.arguments["covariance_type"]]
-        return 2 * 8 * (2 * wide + k * d + k + job.max_iter) + (16 << 10)
+        k, d = checked.arguments["n_components"], checked.X.shape[1]
+        wide = {"full": k * d * d, "tied": d * d, "diag": k * d, "spherical": k}[checked.arguments["covariance_type"]]
+        return 2 * 8 * (2 * wide + k * d + k + checked.max_iter) + (16 << 10)
 
-    def _arguments(self, cluster: XPUCluster, job: _Job, state: dict[str, Any] | None) -> dict[str, Any]:
-        return {"random": job.random.get_state(), **job.arguments}
+    def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
+        return {"random": checked.random.get_state(), **checked.arguments}
 
-    def _keep_state(self, job: _Job, state: dict[str, Any], labels: np.ndarray | None) -> None:
-        self._set(job, state)
+    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
+        self._set(checked, state)
 
-    def _keep(self, job: _Job, answer: dict[str, Any], labels: Any) -> None:
-        job.random.set_state(answer["random"])
-        self._set(job, answer)
+    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
+        checked.random.set_state(answer["random"])
+        self._set(checked, answer)
 
-    def _set(self, job: _Job, found: dict[str, Any]) -> None:
+    def _set(self, checked: _Input, found: dict[str, Any]) -> None:
         """Set the fitted attributes, in the dtype of the rows."""
-        dtype, parameters = job.X.dtype, found["parameters"]
+        dtype, parameters = checked.X.dtype, found["parameters"]
         factors = parameters["factors"]
-        full = job.arguments["covariance_type"] in ("full", "tied")
+        full = checked.arguments["covariance_type"] in ("full", "tied")
         self.weights_, self.means_ = parameters["weights"].astype(dtype), parameters["means"].astype(dtype)
         self.covariances_, self.precisions_cholesky_ = parameters["covariances"].astype(dtype), factors.astype(dtype)
         self.precisions_ = (factors @ factors.swapaxes(-1, -2) if full else factors**2).astype(dtype)
@@ -265,11 +270,11 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
         self.converged_ = bool(found["converged"])
 
-    def _tell(self, job: _Job, answer: dict[str, Any]) -> None:
+    def _tell(self, checked: _Input, answer: dict[str, Any]) -> None:
         """Print and warn, as scikit-learn does."""
-        if job.parameters["verbose"]:
-            print(*_words(job, answer), sep="\n")
-        if not self.converged_ and job.max_iter > 0:
+        if checked.parameters["verbose"]:
+            print(*_words(checked, answer), sep="\n")
+        if not self.converged_ and checked.max_iter > 0:
             warnings.warn(
                 "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
                 "tol, or check for degenerate data.",
@@ -277,12 +282,15 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
                 stacklevel=6,
             )
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the most probable component of each row.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -299,14 +307,19 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.predict, X, out)
         return self._by_row("predict", "labels", X)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the probability of each component for each row.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -317,14 +330,19 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         NotFittedError, NoClusterError, ValueError, HandleError
             As `predict`.
         """
+        if out is not None:
+            return in_file(self.predict_proba, X, out)
         return self._by_row("predict_proba", "shares", X)
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the logarithm of the mixture's density for each row.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -335,9 +353,11 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         NotFittedError, NoClusterError, ValueError, HandleError
             As `predict`.
         """
+        if out is not None:
+            return in_file(self.score_samples, X, out)
         return self._by_row("score_samples", "logarithms", X)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> float:
         """Return the mean of `score_samples`. The engines return only a sum.
 
         Parameters
@@ -358,7 +378,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         total, n_samples = self._total("score", X)
         return total / n_samples
 
-    def bic(self, X: Any) -> float:
+    def bic(self, X: npt.ArrayLike | ShardedArray) -> float:
         """Return the Bayesian information criterion: the lower, the better.
 
         Parameters
@@ -377,7 +397,7 @@ class GaussianMixture(ResumableFit[_Job], sklearn.mixture.GaussianMixture):
         total, n_samples = self._total("bic", X)
         return -2 * total + self._n_parameters() * math.log(n_samples)
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: npt.ArrayLike | ShardedArray) -> float:
         """Return Akaike's information criterion: the lower, the better.
 
         Parameters
@@ -430,16 +450,16 @@ def _inverse(factors: np.ndarray, covariance_type: str) -> np.ndarray:
     return 1 / np.square(factors)
 
 
-def _words(job: _Job, result: dict[str, Any]) -> list[str]:
+def _words(checked: _Input, result: dict[str, Any]) -> list[str]:
     """Return the lines that scikit-learn prints about the runs."""
-    lines, tol, many = [], job.arguments["tol"], job.parameters["verbose"] > 1
-    run, bound, then, begun = 0, job.arguments["before"], 0.0, 0.0
+    lines, tol, many = [], checked.arguments["tol"], checked.parameters["verbose"] > 1
+    run, bound, then, begun = 0, checked.arguments["before"], 0.0, 0.0
     for i, (number, iteration, now, elapsed) in enumerate(result["history"]):
         if number != run:
             lines.append(f"Initialization {number - 1}")
-            run, bound, begun = number, job.arguments["before"], then
+            run, bound, begun = number, checked.arguments["before"], then
         change = now - bound
-        if iteration % job.parameters["verbose_interval"] == 0:
+        if iteration % checked.parameters["verbose_interval"] == 0:
             lapse = f"\t time lapse {elapsed - then:.5f}s\t ll change {change:.5f}" if many else ""
             lines.append(f"  Iteration {iteration}{lapse}")
         bound, then = now, elapsed

@@ -9,17 +9,19 @@ import numpy as np
 import sklearn.model_selection
 
 from xpulab._sklearn import _validate_shuffle_split
-from xpulab.data import ShardedArray, bounds_of
-from xpulab.deploy.cluster import current_cluster
+from xpulab.calls import public_call
+from xpulab.csr import ShardedCSR
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 from xpulab.deploy.tasks.limits import require_free
-from xpulab.deploy.watch.signals import interruptible
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.rows import Packing
+from xpulab.scanning import Scan
+from xpulab.sharing.sources import bounds_of
 
 __all__ = ["train_test_split"]
 
 
-@interruptible("model_selection.train_test_split")
+@public_call
 def train_test_split(
     *arrays: Any,
     test_size: float | int | None = None,
@@ -32,16 +34,17 @@ def train_test_split(
 
     Parameters
     ----------
-    *arrays : ShardedArray or array-like, each of n_samples rows
-        The rows of a handle move between the engines, and the results are handles. An array gives arrays.
+    *arrays : ShardedArray, Scan or array-like, each of n_samples rows
+        The rows of a handle move between the engines, and the results are handles. A scan gives scans, for which
+        nothing is read. An array gives arrays.
     test_size, train_size : float or int, optional
         A share of the rows, or a number of rows. By default a quarter of the rows are test rows.
     random_state : int, RandomState instance or None, default=None
         The same number gives the same rows in the same order as in scikit-learn.
     shuffle : bool, default=True
         Whether to permute the rows before the split.
-    stratify : array-like or ShardedArray of shape (n_samples,), optional
-        Labels that have the same shares in both parts. The labels of a handle are gathered in this process.
+    stratify : array-like, ShardedArray or Scan of shape (n_samples,), optional
+        Labels that have the same shares in both parts. The labels of a handle or scan are read into this process.
 
     Returns
     -------
@@ -60,20 +63,23 @@ def train_test_split(
     Notes
     -----
     The rows that a rank receives go through host memory, which takes as much memory as the rank's share of a handle.
+    Rows of a scan that were permuted are read in passes over its files: one for each 256 MB of a rank's rows.
     """
     for array in arrays:
         if isinstance(array, ShardedArray):
-            array.source(current_cluster())
+            array.source(current_ranks())
     _require_room(arrays, test_size, train_size)
-    # For a handle, scikit-learn splits the indices of the rows.
-    stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray) else array for array in arrays]
+    # For a handle or scan, scikit-learn splits the indices of the rows.
+    stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray | Scan) else array for array in arrays]
+    if isinstance(stratify, ShardedArray | Scan):
+        stratify = np.ravel(stratify.gather() if isinstance(stratify, ShardedArray) else stratify.read())
     split = sklearn.model_selection.train_test_split(
         *stand_ins,
         test_size=test_size,
         train_size=train_size,
         random_state=random_state,
         shuffle=shuffle,
-        stratify=stratify.gather().ravel() if isinstance(stratify, ShardedArray) else stratify,
+        stratify=stratify,
     )
     parts = iter(split)
     made: list[Any] = []
@@ -81,6 +87,8 @@ def train_test_split(
         for array in arrays:
             for _ in range(2):
                 part = next(parts)
+                if isinstance(array, Scan):
+                    part = array.chosen(part)
                 made.append(_selected(array, part) if isinstance(array, ShardedArray) else part)
                 if isinstance(array, ShardedArray):
                     undone.callback(made[-1].discard)
@@ -106,22 +114,20 @@ def _require_room(arrays: tuple[Any, ...], test_size: Any, train_size: Any) -> N
 
 def _selected(handle: ShardedArray, places: np.ndarray) -> ShardedArray:
     """Return a handle for the rows with these indices, distributed evenly over the engines."""
-    cluster = current_cluster()
+    cluster = current_ranks()
     bounds = bounds_of(len(places), cluster.size)
     shape = (len(places), *handle.shape[1:])
-    who = Functions("model_selection")
-    array = cluster.made_handle(shape, handle.dtype, bounds, handle.columns, nan=handle.nan)
-    with (
-        Call(who, "train_test_split", handle, cluster) as call,
-        cluster.outgoing() as outgoing,
-        cluster.outgoing() as order,
-    ):
-        outgoing.after_error(array.discard)
-        call.send(
+    stored = handle.stored if isinstance(handle, ShardedCSR) else None  # until the engines have told how many there are
+    array = cluster.made_handle(shape, handle.dtype, bounds, handle.described, nan=handle.nan, stored=stored)
+    chosen = np.ascontiguousarray(places, np.int64)
+    with Call(Functions("model_selection"), "train_test_split", handle, cluster) as call:
+        call.outgoing.after_error(array.discard)
+        answer = call.ask(
             "select",
-            Packing(who, outgoing, call, handle),
-            chosen=order.send(np.ascontiguousarray(places, np.int64)),
+            send_more=lambda outgoing: {"chosen": outgoing.send(chosen)},
             new_bounds=bounds,
-            kept={"handle": array.id, "about": array.about()},
+            kept=array.handle,
         )
+        if isinstance(array, ShardedCSR):
+            array.stored = answer.results[0]["stored"]
     return array

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import sklearn.neighbors
 
 from xpulab._sklearn import _fit_context
-from xpulab.deploy.cluster import XPUCluster
-from xpulab.estimator.rows import gathered_targets
+from xpulab.data import ShardedArray
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.columns import ScannedColumn, beside
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.rows import gathered_targets, stays
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.neighbors._searching import NeighborsProxy
 
@@ -20,7 +26,8 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
 
     Parameters, attributes and results are those of `sklearn.neighbors.KNeighborsRegressor`, for any number of engines.
     The engines keep the rows and find the neighbours, as for `NearestNeighbors`. This process keeps the targets, and
-    computes their means.
+    computes their means. If X and y are handles with the same rows on each engine, the targets stay on the engines, and
+    those of the neighbours come to this process. So do those of a column of numbers of a scan, which the engines read.
 
     Parameters
     ----------
@@ -30,7 +37,9 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
         Weights of the neighbours: "uniform" and None give each the weight 1, and "distance" the inverse of its
         distance. A callable gets an array of distances, and returns an array of weights of the same shape.
     algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
-        Accepted for compatibility with scikit-learn: each query is compared with all rows.
+        Whether each query is compared with all rows ("brute"), or a tree of the rows is searched: that is possible
+        with up to 8 features and 128 neighbours, on engines of a CPU. "auto" searches a tree for at least 1,000 queries
+        for each engine. The neighbours are the same.
     leaf_size : int, default=30
         Accepted and ignored.
     p : float, default=2
@@ -71,15 +80,15 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
     """
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any) -> KNeighborsRegressor:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray) -> KNeighborsRegressor:
         """Send the rows to the engines, which keep them.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
             Rows. float32 and float64 keep their dtype, other numbers become float64. The estimator keeps X.
         y : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_outputs)
-            Targets. If y is a handle, its targets are gathered in this process.
+            Targets.
 
         Returns
         -------
@@ -91,8 +100,7 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not supported. No rows
-            have been sent.
+            For input that scikit-learn rejects, and for metrics that are not supported. No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -102,5 +110,40 @@ class KNeighborsRegressor(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighbo
         """
         return self._fit(X, y)
 
-    def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
-        self._y = gathered_targets(self, cluster, X, y)
+    def predict(self, X: npt.ArrayLike | ShardedArray | None, out: str | os.PathLike[str] | None = None) -> np.ndarray:
+        """Return the mean of the neighbours' targets for each row.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_queries, n_features), or None
+            Rows to predict; None for the rows of the fit, each without itself.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray of shape (n_queries,) or (n_queries, n_outputs)
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError, KeyboardInterrupt
+            As `kneighbors`.
+        """
+        if out is not None:
+            return in_file(self.predict, X, out)
+        found: np.ndarray = self._predicted("predict", X)
+        return found
+
+    def _read_targets(self, cluster: Ranks, X: Any, y: Any) -> None:
+        y = beside(y, X, cluster, getattr(y, "dtype", None))
+        if isinstance(y, ScannedColumn):
+            y.look()
+            self._y = y.scan
+        elif stays(y, X):
+            y.source(cluster)
+            y.require_finite("y")
+            y.require_numbers("y")
+            self._y = y
+        else:
+            self._y = gathered_targets(self, cluster, X, y)

@@ -7,19 +7,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
+from scipy import sparse
 from sklearn.neighbors import BallTree, KDTree
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import NeighborsBase, _to_object_array
-from xpulab.data import Outgoing, ShardedArray, bounds_of, mapped
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.checks import instead_of_sparse
+from xpulab.csr import is_sparse, require_dense, sent_csr
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
-from xpulab.estimator.proxy import Proxy, Result
-from xpulab.estimator.rows import Packing, rows_at_once
+from xpulab.estimator.columns import ScannedColumn, bounds_in
+from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.rows import checked_unnamed
+from xpulab.estimator.sending import Packing, Result, rows_at_once
 from xpulab.neighbors._metric import Distance, distance_of
+from xpulab.scanning import Scan, scanned
 
 __all__ = ["NeighborsProxy"]
+
+#: The ranks' names of the metrics for sparse rows.
+_OF_SPARSE = ("euclidean", "cosine")
 
 
 class _Searched:
@@ -28,61 +39,48 @@ class _Searched:
     Parameters
     ----------
     estimator : NeighborsProxy
-    outgoing : Outgoing
-    call : Call
-    queries : numpy.ndarray of shape (n_queries, n_features), optional
-        None during a fit.
-    results : mapping of str to Result, optional
-        Argument of the task -> the result with one entry per query that the task writes there.
-    given : array or ShardedArray, optional
-        The queries as the user passed them. If they are a handle, each rank returns the results of its own queries.
+    ranks : Ranks
+    queries : numpy.ndarray or ShardedArray of shape (n_queries, n_features), optional
+        None during a fit. Queries of a handle stay on the engines, and each rank returns the results of its own.
+    targets : ShardedArray, optional
+        The targets of the rows of the fit, if the task uses them.
 
     Attributes
     ----------
     again : bool
         Whether the rows can be sent again.
-    sends : bool
-        Whether the rows are sent with this call.
     """
 
-    def __init__(
-        self,
-        estimator: NeighborsProxy,
-        outgoing: Outgoing,
-        call: Call,
-        queries: Any = None,
-        results: Mapping[str, Result] | None = None,
-        given: Any = None,
-    ) -> None:
-        self._estimator, self._outgoing, self._call = estimator, outgoing, call
-        self._queries, self._results, self._given = queries, results or {}, given
-        self._rows = Packing(estimator, outgoing, call, estimator._fit_X, rules=estimator._rules)
-        self.again = self._rows.again
-        self.sends = False
+    def __init__(self, estimator: NeighborsProxy, ranks: Ranks, queries: Any = None, targets: Any = None) -> None:
+        self._estimator, self._ranks, self._queries, self._targets = estimator, ranks, queries, targets
+        self._rows = Packing(estimator, ranks, estimator._fit_X, rules=estimator._rules, task="neighbors.index")
+        self.again = self._rows.again and (queries.again if isinstance(queries, ShardedArray) else True)
 
-    def __call__(self) -> dict[str, Any]:
-        """Send rows and queries; return the descriptions of rows, queries and results for the engines."""
-        cluster, estimator = self._call.cluster, self._estimator
-        self._outgoing.drop()
+    def require_room(self) -> None:
+        """Raise an error if rows that are to be sent do not fit into memory."""
+        if not self._estimator._is_on(self._ranks):
+            self._rows.require_room()
+
+    def __call__(self, outgoing: Outgoing) -> dict[str, Any]:
+        """Send rows and queries; return the descriptions of rows and queries for the engines."""
+        ranks, estimator, queries = self._ranks, self._estimator, self._queries
         sent: dict[str, Any] = {"metric": estimator._distance.metric, "rows": None}
-        self.sends = not estimator._is_on(cluster)
-        if self.sends:
-            sent["rows"] = self._rows()
-            estimator._keep_on(cluster)
+        if not estimator._is_on(ranks):
+            sent["rows"] = self._rows(outgoing)
+            estimator._keep_on(ranks, outgoing)
         assert estimator._index is not None
         sent["index"] = estimator._index.id
-        if self._queries is None:
+        if queries is None:
             return sent
-        with self._call.transfer():
-            sent["queries"] = self._outgoing.send(self._queries)
-        sent["bounds"] = estimator._index.bounds
-        if self._results:
-            given = self._given
-            split = isinstance(given, ShardedArray)
-            sent["shares"] = given.bounds if split else bounds_of(given.shape[0], cluster.size)
-            for name, result in self._results.items():
-                sent |= {name: result.place(cluster, self._outgoing, given)["target"]}
-        return sent
+        if isinstance(queries, ShardedArray):
+            sent["queries"] = queries.source(ranks)
+        elif is_sparse(queries):
+            sent["queries"] = sent_csr(outgoing, queries, bounds_in(queries, ranks.size))
+        else:
+            sent["queries"] = outgoing.send(queries)
+        if self._targets is not None:
+            sent["targets"] = self._targets.source(ranks)
+        return sent | {"bounds": estimator._index.bounds}
 
 
 class NeighborsProxy(Proxy):
@@ -92,23 +90,32 @@ class NeighborsProxy(Proxy):
     the rows again from this process, unless they were passed as a handle.
     """
 
-    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric", "accept_sparse": "csr"}
     #: A copy of the rows, and for each row two numbers with which its scores begin: half its squared norm, and zero.
     _work_memory: ClassVar[tuple[float, float]] = (16.0, 1.0)
 
+    algorithm: str
     n_neighbors: int
     radius: float
+    weights: Any
     n_samples_fit_: int
     _fit_X: Any
+    #: The targets of the rows, or the numbers of their classes; the targets or labels themselves of a handle or scan.
+    _y: Any = None
     _distance: Distance
     _index: ShardedArray | None = None
 
     def _fit(self, X: Any, y: Any = None) -> Any:
-        cluster = current_cluster()
+        cluster = current_ranks()
         if isinstance(X, (KDTree, BallTree, NeighborsBase)):
             raise TypeError(f"a {type(X).__name__} was given; expected rows: pass the array that it was made from")
         distance = distance_of(self)
         X = self._checked(cluster, X, reset=True)
+        if is_sparse(X) and distance.name not in _OF_SPARSE:
+            raise TypeError(
+                f"metric={self.metric!r} is computed of dense rows, and X is sparse; of sparse rows are computed "
+                f"'euclidean', 'sqeuclidean' and 'cosine'. {instead_of_sparse(X)}"
+            )
         self._read_targets(cluster, X, y)
         self._distance, self._fit_X, self._index = distance, X, None
         self._fit_method, self._tree, self.n_samples_fit_ = "engines", None, X.shape[0]
@@ -116,59 +123,83 @@ class NeighborsProxy(Proxy):
             self._call(cluster, "fit", "neighbors.index", X)
         return self
 
-    def _read_targets(self, cluster: XPUCluster, X: Any, y: Any) -> None:
+    def _read_targets(self, cluster: Ranks, X: Any, y: Any) -> None:
         """Check and keep the targets of a fit. Estimators without targets do nothing."""
 
-    def _is_on(self, cluster: XPUCluster) -> bool:
+    def _is_on(self, cluster: Ranks) -> bool:
         """Return whether the engines of the cluster have the rows of the fit."""
         return self._index is not None and self._index.is_on(cluster)
 
-    def _keep_on(self, cluster: XPUCluster) -> None:
+    def _keep_on(self, cluster: Ranks, outgoing: Outgoing) -> None:
         """Make a handle for the rows that are about to be sent. The engines free them when Python deletes it."""
+
+        def forget() -> None:  # perhaps only some of the engines have the rows
+            self._index = None
+
+        outgoing.after_error(forget)
         X = self._fit_X
-        bounds = X.bounds if isinstance(X, ShardedArray) else bounds_of(X.shape[0], cluster.size)
+        bounds = bounds_in(X, cluster.size)
         self._index = cluster.made_handle(X.shape, X.dtype, bounds)
 
     def _call(
         self,
-        cluster: XPUCluster,
+        cluster: Ranks,
         method: str,
         task: str,
         X: Any,
         results: Mapping[str, Result] | None = None,
-        given: Any = None,
+        targets: ShardedArray | None = None,
         **arguments: Any,
     ) -> Answer:
-        """Run a task on the rows of the fit. X is the queries, or during a fit the rows."""
+        """Run a task on the rows of the fit, and their targets if it uses them.
+
+        X is the queries, or during a fit the rows. `results` has the results with one entry per query, by the task's
+        arguments for them.
+        """
         fits = method == "fit"
-        with Call(self, method, X, cluster) as call, cluster.outgoing() as outgoing:
+        if results:
+            arguments["shares"] = bounds_in(X, cluster.size)
+        with Call(self, method, X, cluster) as call:
             if fits:
                 self.report_ = call.report
-            packing = _Searched(self, outgoing, call, None if fits else X, results, given)
-            try:
-                answer = call.send(task, packing, **arguments)
-                packing.sends = False
-            finally:
-                if packing.sends:
-                    self._index = None  # the call failed: perhaps only some of the engines have the rows
-        return answer
+            for name, result in (results or {}).items():
+                arguments |= {name: result.place(cluster, call.outgoing, X)["target"]}
+            return call.send(task, _Searched(self, cluster, None if fits else X, targets), **arguments)
 
-    def _read_queries(self, cluster: XPUCluster, X: Any) -> tuple[np.ndarray, Any]:
-        """Return the checked queries as an array in this process, and in the form in which they were passed."""
+    def _checked_queries(self, cluster: Ranks, X: Any) -> Any:
+        """Return the checked queries, sparse if the rows of the fit are, or a handle as it is; those rows for None."""
+        queries, stored = self._in_their_form(cluster, X), is_sparse(self._fit_X)
+        if not stored:
+            require_dense(queries)
+        elif not is_sparse(queries) and not isinstance(queries, ShardedArray):
+            return sparse.csr_matrix(queries)
+        return queries
+
+    def _in_their_form(self, cluster: Ranks, X: Any) -> Any:
         if X is None:
             X = self._fit_X
-        elif mapped(X) is not None:
-            X = np.asarray(X)  # all engines need all queries, so this process reads them from the file
+        if isinstance(X, Scan):  # all engines need all queries, so this process reads them
+            if X is not self._fit_X:
+                self._checked(cluster, X, reset=False)  # the names of its columns, which the array has not
+            return checked_unnamed(self, cluster, X.read(), self.n_features_in_, **self._rules)
         if X is not self._fit_X:
-            X = self._checked(cluster, X, reset=False, look_now=True)
-        return (X.gather() if isinstance(X, ShardedArray) else X), X
+            rows = X if scanned(X) is None else np.asarray(X)  # of a memory map, too
+            X = self._checked(cluster, rows, reset=False, look_now=True)
+        elif isinstance(X, ShardedArray):
+            X.source(cluster)
+        return X
 
-    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+    def kneighbors(
+        self,
+        X: npt.ArrayLike | ShardedArray | None = None,
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+    ) -> Any:
         """Find the rows of the fit that are nearest to each query.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_queries, n_features), optional
+        X : array-like, CSR matrix or ShardedArray of shape (n_queries, n_features), optional
             Queries. By default these are the rows of the fit, and a row is not its own neighbour.
         n_neighbors : int, optional
             Number of neighbours of a query; the estimator's `n_neighbors` by default.
@@ -195,41 +226,120 @@ class NeighborsProxy(Proxy):
         KeyboardInterrupt
             If the user interrupted the search.
         """
+        distances, places, _ = self._nearest(X, n_neighbors, return_distance)
+        return (distances, places) if return_distance else places
+
+    def _nearest(
+        self, X: Any, n_neighbors: int | None, return_distance: bool, with_targets: bool = False
+    ) -> tuple[Any, Any, Any]:
+        """Return distances and indices of the nearest rows, as `kneighbors`, and their targets; None if not wanted.
+
+        The targets are float64 of shape (n_queries, n_neighbors, n_targets).
+        """
         check_is_fitted(self)
         k = self.n_neighbors if n_neighbors is None else n_neighbors
         if not isinstance(k, numbers.Integral):
             raise TypeError(f"n_neighbors does not take {type(k)} value, enter integer value")
         if k <= 0:
             raise ValueError(f"Expected n_neighbors > 0. Got {k:d}")
-        cluster, own = self._cluster(), X is None
-        if mapped(X) is not None:
-            at_once = rows_at_once(self, cluster, X, 16.0 * k * X.shape[0])
-            if at_once < X.shape[0]:
-                starts = range(0, X.shape[0], at_once)
-                found = [self.kneighbors(X[start : start + at_once], k, return_distance) for start in starts]
-                return (
-                    tuple(map(np.concatenate, zip(*found, strict=True))) if return_distance else np.concatenate(found)
-                )
-        queries, given = self._read_queries(cluster, X)
-        n = self.n_samples_fit_
-        if k + own > n:
+        cluster, n, asked = self._cluster(), self.n_samples_fit_, self._fit_X if X is None else X
+        if k + (X is None) > n:
+            n_queries = self._checked_queries(cluster, X).shape[0] if scanned(asked) is None else asked.shape[0]
             raise ValueError(
-                f"Expected n_neighbors {'<' if own else '<='} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
-                f"{n}, n_samples = {queries.shape[0]}"
+                f"Expected n_neighbors {'<' if X is None else '<='} n_samples_fit, but n_neighbors = {k}, "
+                f"n_samples_fit = {n}, n_samples = {n_queries}"
             )
+        parts = [
+            self._nearest_to(cluster, queries, k, return_distance, with_targets, own)
+            for own, queries in self._some_queries(cluster, X, 16 * k)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        found = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
+        return found[0], found[1], found[2]
+
+    def _some_queries(self, cluster: Ranks, X: Any, result: int) -> Iterator[tuple[int | None, Any]]:
+        """Yield checked queries: all of them, or some of a file at a time, whose results take so many bytes each.
+
+        With them comes the number of the first, if they are the rows of the fit. Queries of a file come to this process
+        and to all engines, so that a file that is larger than memory takes several searches.
+        """
+        first, asked = (0, self._fit_X) if X is None else (None, X)
+        if scanned(asked) is None:
+            yield first, self._checked_queries(cluster, X)
+            return
+        n: int = asked.shape[0]
+        step = rows_at_once(self, cluster, asked, float(result * n), max(16.0, result))
+        for at in range(0, n, step):
+            queries = self._checked_queries(cluster, X if step >= n else asked[at : at + step])
+            yield at if X is None else None, queries
+
+    def _nearest_to(
+        self, cluster: Ranks, queries: Any, k: Any, return_distance: bool, with_targets: bool, own: int | None
+    ) -> tuple[Any, Any, Any]:
+        """Return what `_nearest` does, for checked queries; `own` is the number of the first if they are the rows."""
         results = {"compared": Result(int(k), np.float64), "places": Result(int(k), np.int64)}
-        answer = self._call(cluster, "kneighbors", "neighbors.nearest", queries, results, given, k=int(k), own=own)
-        compared, places = (result.value for result in results.values())
-        return (self._distance.of(compared, answer.results[0]["unit"]), places) if return_distance else places
+        targets = self._y if with_targets else None
+        if isinstance(targets, Scan):
+            bounds = bounds_in(self._fit_X, cluster.size)
+            targets = ScannedColumn(cluster, targets, bounds, targets.dtype, "y")
+        if targets is not None:
+            n_targets = 1 if targets.ndim == 1 else targets.shape[1]
+            results["near"] = Result(int(k) * n_targets, np.float64)
+        answer = self._call(
+            cluster,
+            "kneighbors",
+            "neighbors.nearest",
+            queries,
+            results,
+            targets,
+            k=int(k),
+            own=own,
+            algorithm=self.algorithm,
+        )
+        compared, places, *near = (result.value for result in results.values())
+        return (
+            self._distance.of(compared, answer.results[0]["unit"]) if return_distance else None,
+            places,
+            near[0].reshape(len(places), int(k), -1) if near else None,
+        )
+
+    def _predicted(self, method: str, X: Any) -> Any:
+        """Return what a method of scikit-learn's estimator predicts from the neighbours of X.
+
+        The targets of a handle stay on the engines, which return those of the neighbours.
+        """
+        on_engines = isinstance(self._y, ShardedArray | Scan)
+        distances, places, near = self._nearest(X, None, self.weights != "uniform", on_engines)
+        n, k = places.shape
+        if n == 0:  # a rank without rows; scikit-learn needs one
+            distances, places = np.ones((1, k)), np.zeros((1, k), np.int64)
+        plain: Any = object.__new__(self.sklearn_class())
+        vars(plain).update(vars(self))
+        if near is not None:
+            targets = near.reshape(-1, near.shape[2])
+            plain._y = self._targets_as_sklearn(targets if self._y.ndim == 2 else targets[:, 0])
+            places = np.arange(len(targets)).reshape(places.shape)
+        plain.kneighbors = lambda X, return_distance=True: (distances, places) if return_distance else places
+        found = getattr(plain, method)(np.empty((len(places), 0)))
+        return [each[:n] for each in found] if isinstance(found, list) else found[:n]
+
+    def _targets_as_sklearn(self, targets: np.ndarray) -> np.ndarray:
+        """Return targets of a handle as scikit-learn's estimator has them."""
+        return targets.astype(self._y.dtype)
 
     def radius_neighbors(
-        self, X: Any = None, radius: float | None = None, return_distance: bool = True, sort_results: bool = False
+        self,
+        X: npt.ArrayLike | ShardedArray | None = None,
+        radius: float | None = None,
+        return_distance: bool = True,
+        sort_results: bool = False,
     ) -> Any:
         """Find the rows of the fit whose distance from a query is at most a radius.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_queries, n_features), optional
+        X : array-like, CSR matrix or ShardedArray of shape (n_queries, n_features), optional
             Queries. By default these are the rows of the fit, and a row is not its own neighbour.
         radius : float, optional
             Largest distance; the estimator's `radius` by default.
@@ -253,20 +363,21 @@ class NeighborsProxy(Proxy):
         check_is_fitted(self)
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")
-        cluster, own = self._cluster(), X is None
-        queries, given = self._read_queries(cluster, X)
+        cluster = self._cluster()
         limit = self.radius if radius is None else radius
         if np.ndim(limit) or not limit >= 0:
             raise ValueError(f"radius={limit!r} was given, and one number of at least 0 is expected")
         radius, power = float(limit), self._distance.power
-        answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, radius=radius, power=power)
-        compared, places = [], []
-        for i, near, some in _by_query(answer.results, cluster.entries(given)):
-            kept = some != i if own else slice(None)
-            near, some = near[kept], some[kept]
-            order = np.argsort(near, kind="stable") if sort_results else slice(None)
-            compared.append(self._distance.of(near[order], answer.results[0]["unit"]))
-            places.append(some[order])
+        compared: list[np.ndarray] = []
+        places: list[np.ndarray] = []
+        for own, queries in self._some_queries(cluster, X, 0):
+            answer = self._call(cluster, "radius_neighbors", "neighbors.within", queries, radius=radius, power=power)
+            for i, near, some in _by_query(answer.results, cluster.entries(queries)):
+                kept = slice(None) if own is None else some != own + i
+                near, some = near[kept], some[kept]
+                order = np.argsort(near, kind="stable") if sort_results else slice(None)
+                compared.append(self._distance.of(near[order], answer.results[0]["unit"]))
+                places.append(some[order])
         found = _to_object_array(places)
         return (_to_object_array(compared), found) if return_distance else found
 
@@ -290,6 +401,12 @@ class NeighborsProxy(Proxy):
         plain._fit_method = "brute"
         if isinstance(self._fit_X, ShardedArray):
             plain._fit_X = self._fit_X.gather()
+        elif isinstance(self._fit_X, Scan):
+            plain._fit_X = self._fit_X.read()
+        if isinstance(self._y, ShardedArray):
+            plain._y = self._targets_as_sklearn(self._y.gather())
+        elif isinstance(self._y, Scan):
+            plain._y = self._targets_as_sklearn(self._y.read())
         return plain
 
     def __getstate__(self) -> dict[str, Any]:

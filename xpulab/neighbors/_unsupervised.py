@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy.typing as npt
 import sklearn.neighbors
 
 from xpulab._sklearn import _fit_context
+from xpulab.data import ShardedArray
 from xpulab.neighbors._searching import NeighborsProxy
 
 __all__ = ["NearestNeighbors"]
@@ -18,7 +18,8 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
     Parameters, attributes and results are those of `sklearn.neighbors.NearestNeighbors`, for any number of engines. The
     engines keep the rows, and compare each query with all of them. The neighbours and their distances are exact up to
     float64: candidates are compared by differences that are computed in float64. Of rows at the same distance, the row
-    with the lowest index comes first.
+    with the lowest index comes first. Rows of files that do not fit into the engines' memory are read again in each
+    search, with the same result.
 
     Parameters
     ----------
@@ -27,7 +28,9 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
     radius : float, default=1.0
         Largest distance of a neighbour, if `radius_neighbors` gets none.
     algorithm : {"auto", "ball_tree", "kd_tree", "brute"}, default="auto"
-        Accepted for compatibility with scikit-learn: each query is compared with all rows.
+        Whether each query is compared with all rows ("brute"), or a tree of the rows is searched: that is possible
+        with up to 8 features and 128 neighbours, on engines of a CPU. "auto" searches a tree for at least 1,000 queries
+        for each engine. The neighbours are the same.
     leaf_size : int, default=30
         Accepted and ignored.
     metric : str, default="minkowski"
@@ -68,12 +71,12 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
     """
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None) -> NearestNeighbors:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> NearestNeighbors:
         """Send the rows to the engines, which keep them.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
             Rows. float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by
             the engines themselves. The estimator keeps X, as in scikit-learn.
         y : None
@@ -89,8 +92,7 @@ class NearestNeighbors(NeighborsProxy, sklearn.neighbors.NearestNeighbors):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices, and for metrics that are not supported. No rows
-            have been sent.
+            For input that scikit-learn rejects, and for metrics that are not supported. No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.preprocessing
-from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _fit_context, _get_output_config
-from xpulab.checks import check_array
+from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
-from xpulab.deploy.cluster import current_cluster
-from xpulab.deploy.tasks.answers import Answer
-from xpulab.estimator.proxy import TransformerProxy
-
-try:
-    from xpulab._sklearn import _align_api_if_sparse
-except ImportError:  # before 1.9
-    _align_api_if_sparse = sparse.csr_matrix
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.results_in_files import in_file
+from xpulab.preprocessing._categories import CategoriesProxy, FromDistinct
+from xpulab.preprocessing._sparse import as_csr, require_dense_output
 
 __all__ = ["OneHotEncoder"]
 
-_EXACT = 2**53  # from here on, float64 does not have all whole numbers
 
+class OneHotEncoder(CategoriesProxy, sklearn.preprocessing.OneHotEncoder):
+    """Encode each category of a column as a column of 0 and 1, on all engines of the active cluster.
 
-class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
-    """Encode each number of a column as a column of 0 and 1, on all engines of the active cluster.
-
-    Parameters, attributes and results are those of `sklearn.preprocessing.OneHotEncoder` for numbers, for any number of
-    engines. All ranks get the distinct numbers of all columns. The hosts of the engines encode the rows, some at a
-    time. `inverse_transform` takes arrays, and this process computes it.
+    Parameters, attributes and results are those of `sklearn.preprocessing.OneHotEncoder` for numbers, and for strings
+    of tables: data frames, scans and handles with named columns. All ranks get the distinct values of all columns. The
+    hosts of the engines encode the rows, some at a time. `inverse_transform` takes arrays, and this process computes
+    it.
 
     Parameters
     ----------
@@ -42,8 +37,8 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
     drop : {"first", "if_binary"} or array-like of shape (n_features,), optional
         The category of each column that gets no column.
     sparse_output : bool, default=True
-        Whether `transform` returns a sparse matrix for an array. The rows of a `ShardedArray` stay on the engines as
-        dense rows, and need `sparse_output=False`.
+        Whether `transform` returns a sparse matrix for an array. The rows of a `ShardedArray` stay on the engines,
+        which have dense rows.
     dtype : number type, default=numpy.float64
         Dtype of the result: for a `ShardedArray` float32 or float64.
     handle_unknown : {"error", "ignore", "infrequent_if_exist", "warn"}, default="error"
@@ -85,18 +80,15 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
            [0., 1., 0., 1.]])
     """
 
-    n_features_in_: int
-    _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
-
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> OneHotEncoder:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> OneHotEncoder:
         """Find the categories of each column.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-            Numbers, which the engines get as float32 or float64. NaN is a category. A memory-mapped array is read by
-            the engines themselves.
+            Numbers, which the engines get as float32 or float64, or a table with strings. NaN is a category. Files are
+            read by the engines themselves.
         y : None
             Ignored.
 
@@ -110,8 +102,8 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices, for strings and other objects, and for whole
-            numbers of 2^53 or more.
+            For input that scikit-learn rejects, for sparse matrices, for objects that are no strings of a table, and
+            for whole numbers of 2^53 or more.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -119,28 +111,18 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
-        dtypes = _dtypes(X)
-        X = self._checked(cluster, X, reset=True)
-        dtypes = dtypes or [X.dtype] * X.shape[1]
-        params = self.get_params(deep=False)
-        if not isinstance(self.categories, str):  # refuse them before the rows are sent
-            none = [np.empty(0, dtype) for dtype in dtypes]
-            _Distinct(none, none, X.shape[0], {"categories": self.categories, "handle_unknown": "ignore"}).settled()
-        with self._fitting(X):
-            found = self._ask(cluster, "fit", "encoding.categories", X).results[0]
-            values = [_cast(each, dtype) for each, dtype in zip(found["values"], dtypes, strict=True)]
-            plain = _Distinct(values, found["counts"], X.shape[0], params).settled()
-            for name in set(vars(plain)) - {*params, "n_features_in_", "distinct"}:
-                setattr(self, name, getattr(plain, name))
+        self._fit_categories(current_ranks(), X, _settled)
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Encode rows.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -154,37 +136,29 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, and for a `ShardedArray` with `sparse_output` or a `dtype` that the
-            engines do not keep.
+            For input that scikit-learn rejects, and for a `ShardedArray` with a `dtype` that the engines do not keep.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         self._require_possible(X)
-        places, n_columns = self._places(), int(sum(self._n_features_outs))
-        dense = not self.sparse_output
-        found = self._transformed(
-            "transform", "encoding.encode", X, n_columns if dense else self.n_features_in_, nan=False,
-            dtype=self.dtype if dense else np.int32, n_encoded=n_columns if dense else None, then=self._look,
-            categories=[each.astype(np.float64) for each in self.categories_], places=places,
+        n_columns, dense = int(sum(self._n_features_outs)), self._is_dense(X)
+        found = self._encoded(
+            X, self._places(), n_columns if dense else self.n_features_in_, dtype=self.dtype if dense else np.int32,
+            n_encoded=n_columns if dense else None,
         )  # fmt: skip
-        return found if dense else _as_csr(found, n_columns, self.dtype)
+        return found if dense else as_csr(found, n_columns, self.dtype)
 
-    def _checked(self, cluster: Any, X: Any, *, reset: bool, look_now: bool = False, **rules: Any) -> Any:
-        if not reset:
-            _dtypes(X)
-        return super()._checked(cluster, X, reset=reset, look_now=look_now, **rules)
+    def _is_dense(self, X: Any) -> bool:
+        return not self.sparse_output or (isinstance(X, ShardedArray) and X.stays)
 
     def _require_possible(self, X: Any) -> None:
         """Raise ValueError if the result cannot have the form that was asked for."""
         name, dtype = type(self).__name__, np.dtype(self.dtype)
-        frames = _get_output_config("transform", self)["dense"]
+        require_dense_output(self, "" if self._is_dense(X) else "sparse_output=True", "sparse_output=False")
         if isinstance(X, ShardedArray) and X.stays:
-            if self.sparse_output:
-                raise ValueError(
-                    f"{name} has sparse_output=True, and the rows of a ShardedArray stay on the engines as dense rows; "
-                    f"type: {name}(sparse_output=False)"
-                )
             if dtype not in (np.float32, np.float64):
                 raise ValueError(
                     f"{name} has dtype={dtype}, and rows on the engines are float32 or float64; type: "
@@ -192,15 +166,9 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
                 )
         elif dtype.kind not in "biuf":
             raise ValueError(f"{name} has dtype={dtype}; expected a dtype of real numbers, such as numpy.float64")
-        elif self.sparse_output and frames != "default":
-            raise ValueError(
-                f"{frames.capitalize()} output does not support sparse data. Set sparse_output=False to output "
-                f"{frames} dataframes or disable {frames.capitalize()} output via "
-                '`ohe.set_output(transform="default").'
-            )
 
     def _places(self) -> list[np.ndarray]:
-        """For each column, the place of the new column of each category, and of unknown numbers; -1 for none."""
+        """Return for each column the place of the new column of each category, and of unknown numbers; -1 for none."""
         places, first = [], 0
         takes_unknown = self.handle_unknown in ("infrequent_if_exist", "warn")
         for column, categories in enumerate(self.categories_):
@@ -214,108 +182,29 @@ class OneHotEncoder(TransformerProxy, sklearn.preprocessing.OneHotEncoder):
             first += int(self._n_features_outs[column])
         return places
 
-    def _look(self, answer: Answer) -> None:
-        """Raise scikit-learn's error for unknown numbers, or warn of them."""
-        unknown = answer.results[0]["unknown"]
-        columns = [column for column, values in enumerate(unknown) if len(values)]
-        if not columns:
-            return
-        if self.handle_unknown == "error":
-            shown = _cast(unknown[columns[0]], self.categories_[columns[0]].dtype).tolist()
-            raise ValueError(f"Found unknown categories {shown} in column {columns[0]} during transform")
+    def _tell_unknown(self, columns: list[int], shown: list[Any]) -> None:
+        super()._tell_unknown(columns, shown)
         if self.handle_unknown == "warn" or self.drop is not None:
             encoded = "all zeros" if self.handle_unknown == "ignore" else "the infrequent category"
             warnings.warn(
                 f"Found unknown categories in columns {columns} during transform. These unknown categories will be "
                 f"encoded as {encoded}" + "." * (self.handle_unknown != "ignore"),
                 UserWarning,
-                stacklevel=6,
+                stacklevel=10,
             )
 
 
-class _Distinct(sklearn.preprocessing.OneHotEncoder):
-    """scikit-learn's encoder, which gets the distinct numbers of each column and how often each occurs, and no rows."""
-
-    def __init__(
-        self, values: list[np.ndarray], counts: list[np.ndarray], n_samples: int, params: dict[str, Any]
-    ) -> None:
-        super().__init__(**params)
-        self.distinct = values, counts, n_samples
-
-    def settled(self) -> _Distinct:
-        """Check the parameters against the distinct numbers, set the attributes that follow, and return this object."""
-        values, _, _ = self.distinct
-        self._fit(np.zeros((1, len(values))), handle_unknown=self.handle_unknown, ensure_all_finite="allow-nan")
-        self._set_drop_idx()
-        self._n_features_outs = self._compute_n_features_outs()
-        return self
-
-    def _check_X(self, X: Any, ensure_all_finite: Any = True) -> tuple[list[np.ndarray], int, int]:
-        values, _, n_samples = self.distinct
-        return values, n_samples, len(values)
-
-    def _fit_infrequent_category_mapping(self, n_samples: int, category_counts: Any, missing_indices: Any) -> None:
-        values, counts, _ = self.distinct
-        often = list(map(_counted, self.categories_, values, counts))
-        super()._fit_infrequent_category_mapping(n_samples, often, missing_indices)
+class _Distinct(FromDistinct, sklearn.preprocessing.OneHotEncoder):
+    """scikit-learn's encoder, which gets the distinct values of each column and how often each occurs, and no rows."""
 
 
-def _counted(categories: np.ndarray, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return how often each category occurs. Categories and distinct values are in ascending order, NaN last."""
-    if not len(values):
-        return np.zeros(len(categories), np.int64)
-    at = np.minimum(np.searchsorted(values, categories), len(values) - 1)
-    there = (values[at] == categories) | ((values[at] != values[at]) & (categories != categories))
-    return np.where(there, counts[at], 0)
-
-
-def _dtypes(X: Any) -> list[np.dtype[Any]]:
-    """Return the dtypes of the columns of an array or data frame; an empty list for other rows.
-
-    Raises
-    ------
-    ValueError
-        If X has strings or other objects.
-    """
-    if isinstance(X, ShardedArray) or sparse.issparse(X):
-        return []
-    if hasattr(X, "iloc") and X.ndim == 2:
-        each = (X.iloc[:, column] for column in range(X.shape[1]))
-        found = [check_array(one, ensure_2d=False, dtype=None, ensure_all_finite=False).dtype for one in each]
-    else:
-        rows = X if hasattr(X, "dtype") and hasattr(X, "shape") else np.asarray(X)
-        found = [np.dtype(rows.dtype)] * (rows.shape[1] if rows.ndim == 2 else 1)
-    for column, dtype in enumerate(found):
-        if dtype.kind not in "biufc":  # scikit-learn refuses complex numbers
-            raise ValueError(
-                f"column {column} has the dtype {dtype}, and the engines encode numbers; for strings and other objects "
-                "use sklearn.preprocessing.OneHotEncoder"
-            )
-    return found
-
-
-def _cast(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return numbers of the engines in the dtype of their column, if that has all of them.
-
-    Raises
-    ------
-    ValueError
-        If they are whole numbers that float64 does not have.
-    """
-    if dtype.kind in "iu" and len(values) and np.abs(values).max() >= _EXACT:
-        raise ValueError(
-            f"a column of {dtype} has the number {values[np.abs(values).argmax()]:.0f}, and the engines compare whole "
-            "numbers below 2^53; for greater ones use sklearn.preprocessing.OneHotEncoder"
-        )
-    with np.errstate(over="ignore"):
-        made = values.astype(dtype)
-    return made if np.array_equal(made, values, equal_nan=True) else values
-
-
-def _as_csr(places: np.ndarray, n_columns: int, dtype: Any) -> Any:
-    """Return the matrix with a 1 at each place of each row, as scikit-learn makes it. Places of -1 are no places."""
-    there = places >= 0
-    starts = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
-    index = np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64
-    parts = np.ones(starts[-1], dtype), places[there].astype(index), starts.astype(index)
-    return _align_api_if_sparse(sparse.csr_array(parts, shape=(len(places), n_columns)))
+def _settled(
+    values: list[np.ndarray], counts: list[np.ndarray], n_samples: int, params: Mapping[str, Any]
+) -> _Distinct:
+    """Check the parameters against the distinct values, set the attributes that follow, and return the encoder."""
+    plain = _Distinct(**params)
+    plain.distinct = values, counts, n_samples
+    plain._fit(np.zeros((1, len(values))), handle_unknown=plain.handle_unknown, ensure_all_finite="allow-nan")
+    plain._set_drop_idx()
+    plain._n_features_outs = plain._compute_n_features_outs()
+    return plain

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.preprocessing
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context, _handle_zeros_in_scale
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.results_in_files import in_file
 from xpulab.preprocessing._scaler import Scaler
+from xpulab.sharing.answers import Moments
 
 __all__ = ["MinMaxScaler"]
 
@@ -66,7 +71,7 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
     n_samples_seen_: int
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> MinMaxScaler:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> MinMaxScaler:
         """Find the minimum and maximum of each column.
 
         Parameters
@@ -99,7 +104,9 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         return self._see("fit", X)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None) -> MinMaxScaler:
+    def partial_fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
+    ) -> MinMaxScaler:
         """Update minimum and maximum with more rows. If the call is interrupted, they stay as they were.
 
         Parameters
@@ -116,13 +123,16 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         """
         return self._see("partial_fit", X)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Scale the columns to `feature_range`, in the dtype of X.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             NaN stays NaN.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -140,23 +150,30 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         ends = tuple(map(float, self.feature_range)) if self.clip else None
         return self._forward(X, factor=self.scale_, offset=self.min_, clip=ends)
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Scale the columns back to the range of the data.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             Rows as `transform` returns them.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features)
             The rows, in the dtype of X. Errors are those of `transform`.
         """
+        if out is not None:
+            return in_file(self.inverse_transform, X, out)
         check_is_fitted(self)
         return self._backward(X, shift=self.min_, scale=self.scale_)
 
@@ -166,12 +183,12 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
             raise ValueError(
                 f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
             )
-        cluster = current_cluster()
+        cluster = current_ranks()
         first = not hasattr(self, "n_samples_seen_")
         X = self._checked(cluster, X, reset=first)
         with self._fitting(X):
-            found = self._ask(cluster, method, "moments", X).results[0]["moments"]
-            least, greatest = found["minimum"].astype(X.dtype), found["maximum"].astype(X.dtype)
+            found: Moments = self._ask(cluster, method, "moments", X).results[0]["moments"]
+            least, greatest = found.minimum.astype(X.dtype), found.maximum.astype(X.dtype)
             if not first:
                 least, greatest = np.minimum(self.data_min_, least), np.maximum(self.data_max_, greatest)
             self.n_samples_seen_ = X.shape[0] + (0 if first else self.n_samples_seen_)

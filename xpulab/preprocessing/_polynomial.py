@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.preprocessing
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
-from xpulab.data import mapped
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
 from xpulab.estimator.proxy import TransformerProxy
+from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import FLOATS
+from xpulab.scanning import scanned
 
 __all__ = ["PolynomialFeatures"]
 
@@ -68,7 +72,7 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
     n_features_in_: int
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> PolynomialFeatures:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> PolynomialFeatures:
         """Find the products for the number of columns.
 
         Parameters
@@ -91,22 +95,25 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
-        cluster = current_cluster()
-        X = self._checked(cluster, X, reset=True, look_now=True)
-        if mapped(X) is not None:  # the engines read the file, and refuse NaN and infinity
-            self._ask(cluster, "fit", "moments", X)
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True, look_now=True)
+        if scanned(rows) is not None:  # the engines read the file, and refuse NaN and infinity
+            self._ask(cluster, "fit", "moments", rows)
         with ONE_AT_A_TIME:
-            plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, X.shape[1])))
+            plain = self.sklearn_class()(**self.get_params()).fit(np.zeros((1, rows.shape[1])))
         for name, value in vars(plain).items():
             setattr(self, name, value)
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Compute the products, in the dtype of X.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -124,6 +131,8 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         combinations = [
             tuple(map(int, factors))

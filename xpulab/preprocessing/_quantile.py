@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.preprocessing
 from sklearn.utils import check_random_state, resample
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.drawing import or_drawn
 from xpulab.estimator.proxy import TransformerProxy
+from xpulab.estimator.results_in_files import in_file
+from xpulab.scanning import scanned
 
 __all__ = ["QuantileTransformer"]
 
@@ -74,7 +80,9 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> QuantileTransformer:
+    def fit(
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
+    ) -> QuantileTransformer:
         """Compute the quantiles of each column.
 
         Parameters
@@ -108,9 +116,9 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
                 "The number of quantiles cannot be greater than the number of samples used. Got "
                 f"{self.n_quantiles} quantiles and {self.subsample} samples."
             )
-        cluster = current_cluster()
-        X = self._checked(cluster, X, reset=True)
-        n_samples = X.shape[0]
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True)
+        n_samples = rows.shape[0]
         if self.n_quantiles > n_samples:
             warnings.warn(
                 f"n_quantiles ({self.n_quantiles}) is greater than the total number of samples ({n_samples}). "
@@ -126,20 +134,28 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
         if self.subsample is not None and self.subsample < n_samples:
             drawn = resample(np.arange(n_samples), replace=False, n_samples=self.subsample, random_state=random_state)
             chosen = np.sort(drawn)
+        elif self.subsample is not None and scanned(rows) is not None:
+            chosen = np.arange(n_samples)  # so few rows are taken in a pass
         references = np.linspace(0, 1, max(1, min(self.n_quantiles, n_samples)), endpoint=True)
-        with self._fitting(X):
-            found = self._ask(cluster, "fit", "encoding.quantiles", X, percents=references * 100, chosen=chosen)
+        with self._fitting(rows), or_drawn("subsample=10_000" if self.subsample is None else None):
+            found = self._ask(
+                cluster, "fit", "encoding.quantiles", rows, percents=references * 100, chosen=chosen,
+                at_once=chosen is None,
+            )  # fmt: skip
             self.n_quantiles_, self.references_ = len(references), references
             self.quantiles_ = found.results[0]["quantiles"]
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Map each number to the place of its quantile in the output distribution.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             NaN stays NaN.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -157,22 +173,29 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         return self._spread("transform", X, None)
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Map places in the output distribution back to numbers.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             Rows as `transform` returns them.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features)
             The rows, in the dtype of X. Errors are those of `transform`.
         """
+        if out is not None:
+            return in_file(self.inverse_transform, X, out)
         check_is_fitted(self)
         return self._spread("inverse_transform", X, self.n_features_in_)
 

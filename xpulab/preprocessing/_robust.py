@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import numpy.typing as npt
 import sklearn.preprocessing
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context, _handle_zeros_in_scale
-from xpulab.deploy.cluster import current_cluster
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.results_in_files import in_file
 from xpulab.preprocessing._merging import interpolated, midway
 from xpulab.preprocessing._scaler import Scaler
+from xpulab.sharing.answers import Quantiles
 
 __all__ = ["RobustScaler"]
 
@@ -65,7 +70,7 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> RobustScaler:
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> RobustScaler:
         """Find the median and the quantiles of each column.
 
         Parameters
@@ -94,17 +99,17 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        cluster = current_cluster()
-        X = self._checked(cluster, X, reset=True)
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True)
         q_min, q_max = self.quantile_range
         if not 0 <= q_min <= q_max <= 100:
             raise ValueError(f"Invalid quantile range: {self.quantile_range}")
         for name in {"center_", "scale_"} & set(vars(self)):
             delattr(self, name)
         fractions = [0.5] * self.with_centering + [q_min / 100, q_max / 100] * self.with_scaling
-        with self._fitting(X):
-            found = self._ask(cluster, "fit", "quantiles", X, fractions=fractions).results[0]
-            lower, upper, between = (list(found[name]) for name in ("lower", "upper", "between"))
+        with self._fitting(rows):
+            found: Quantiles = self._ask(cluster, "fit", "quantiles", rows, fractions=fractions).results[0]
+            lower, upper, between = map(list, (found["lower"], found["upper"], found["between"]))
             center = scale = None
             if self.with_centering:
                 center = midway(lower.pop(0), upper.pop(0), between.pop(0))
@@ -116,13 +121,16 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
             self.center_, self.scale_ = center, scale
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Subtract the medians, and divide by the ranges, in the dtype of X.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             NaN stays NaN.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
@@ -140,21 +148,28 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
         return self._forward(X, shift=self.center_, scale=self.scale_)
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Multiply by the ranges, and add the medians.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
             Rows as `transform` returns them.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features)
             The rows, in the dtype of X. Errors are those of `transform`.
         """
+        if out is not None:
+            return in_file(self.inverse_transform, X, out)
         check_is_fitted(self)
         return self._backward(X, factor=self.scale_, offset=self.center_)

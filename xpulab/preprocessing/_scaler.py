@@ -21,9 +21,14 @@ class Scaler(TransformerProxy):
         """Return whether the estimator is fitted: an interrupted first fit sets only the number of columns."""
         return hasattr(self, "scale_")
 
+    def _stretched(self, method: str, X: Any, factor: Any, **arguments: Any) -> Any:
+        """Multiply the columns of sparse rows on the engines, where the result stays."""
+        n = None if method == "transform" else self.n_features_in_
+        return self._transformed(method, "scale_stored", X, n, n_given=n, as_sparse=True, factor=factor, **arguments)
+
     def _forward(self, X: Any, **arguments: Any) -> Any:
         """Scale the rows of X. The result is a handle if X is a handle."""
-        return self._transformed("transform", "scale", X, self.n_features_in_, **arguments)
+        return self._transformed("transform", "scale", X, **arguments)
 
     def _backward(self, X: Any, **arguments: Any) -> Any:
         """Scale the rows of X back. As in scikit-learn, the names of the columns are not checked."""

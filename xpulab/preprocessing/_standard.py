@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.preprocessing
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context, _handle_zeros_in_scale, _is_constant_feature
-from xpulab.deploy.cluster import current_cluster
+from xpulab.csr import ShardedCSR, is_sparse
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.results_in_files import in_file
 from xpulab.preprocessing._merging import merged
 from xpulab.preprocessing._scaler import Scaler
+from xpulab.sharing.answers import Moments
 
 __all__ = ["StandardScaler"]
 
@@ -29,7 +37,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
     copy : bool, default=True
         Accepted for compatibility with scikit-learn: the input is never changed.
     with_mean : bool, default=True
-        Whether to subtract the mean.
+        Whether to subtract the mean. It must be False for sparse matrices, whose zeros would be filled.
     with_std : bool, default=True
         Whether to divide by the standard deviation.
 
@@ -52,7 +60,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
     See Also
     --------
-    sklearn.preprocessing.StandardScaler : The same in one process; it takes sparse matrices too.
+    sklearn.preprocessing.StandardScaler : The same in one process.
 
     Examples
     --------
@@ -66,13 +74,20 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
            [ 1.,  1.]])
     """
 
+    _rules: ClassVar[Mapping[str, Any]] = {**Scaler._rules, "accept_sparse": "csr"}
+
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
+    def fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> StandardScaler:
         """Compute the mean and the standard deviation of each column.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, sparse matrix or ShardedArray of shape (n_samples, n_features)
             float32 and float64 keep their dtype, other numbers become float64. NaN is ignored. A memory-mapped array
             is read by the engines themselves.
         y : None
@@ -90,7 +105,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices, and for negative weights.
+            For input that scikit-learn rejects, for sparse matrices if `with_mean`, and for negative weights.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -102,12 +117,17 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         return self._see("fit", X, sample_weight)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> StandardScaler:
+    def partial_fit(
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> StandardScaler:
         """Update mean and standard deviation with more rows. If the call is interrupted, they stay as they were.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, sparse matrix or ShardedArray of shape (n_samples, n_features)
             More rows.
         y : None
             Ignored.
@@ -121,19 +141,24 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         """
         return self._see("partial_fit", X, sample_weight)
 
-    def transform(self, X: Any, copy: bool | None = None) -> Any:
+    def transform(
+        self, X: npt.ArrayLike | ShardedArray, copy: bool | None = None, out: str | os.PathLike[str] | None = None
+    ) -> Any:
         """Subtract the means, and divide by the standard deviations, in the dtype of X.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
-            NaN stays NaN.
+        X : array-like, sparse matrix or ShardedArray of shape (n_samples, n_features)
+            NaN stays NaN. This process scales sparse matrices itself: it takes less time than to send them.
         copy : bool, optional
             Accepted for compatibility with scikit-learn.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+        ndarray, CSR matrix or ShardedArray of shape (n_samples, n_features), of the dtype of X
             A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises
@@ -147,54 +172,87 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
+        if out is not None:
+            return in_file(self.transform, X, out)
         check_is_fitted(self)
+        if sparse.issparse(X):
+            return super().transform(X, copy=True)
+        if isinstance(X, ShardedCSR):
+            self._require_no_mean(X)
+            return self._stretched("transform", X, 1 / np.asarray(self.scale_) if self.with_std else None)
         return self._forward(
             X, shift=self.mean_ if self.with_mean else None, scale=self.scale_ if self.with_std else None
         )
 
-    def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
+    def inverse_transform(
+        self, X: npt.ArrayLike | ShardedArray, copy: bool | None = None, out: str | os.PathLike[str] | None = None
+    ) -> Any:
         """Multiply by the standard deviations, and add the means.
 
         Parameters
         ----------
-        X : array-like or ShardedArray of shape (n_samples, n_features)
+        X : array-like, sparse matrix or ShardedArray of shape (n_samples, n_features)
             Rows as `transform` returns them.
         copy : bool, optional
             Accepted for compatibility with scikit-learn: the input is never changed.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
 
         Returns
         -------
         ndarray or ShardedArray of shape (n_samples, n_features)
             The rows, in the dtype of X. Errors are those of `transform`.
         """
+        if out is not None:
+            return in_file(self.inverse_transform, X, out)
         check_is_fitted(self)
+        if sparse.issparse(X):
+            return super().inverse_transform(X, copy=True)
+        if isinstance(X, ShardedCSR):
+            self._require_no_mean(X)
+            return self._stretched("inverse_transform", X, self.scale_ if self.with_std else None)
         return self._backward(
             X, factor=self.scale_ if self.with_std else None, offset=self.mean_ if self.with_mean else None
         )
 
     def _see(self, method: str, X: Any, sample_weight: Any) -> StandardScaler:
-        cluster = current_cluster()
+        cluster = current_ranks()
         X = self._checked(cluster, X, reset=not hasattr(self, "n_samples_seen_"))
+        self._require_no_mean(X)
         weights = self._weights(sample_weight, X)
         with self._fitting(X, weights):
-            found = self._ask(cluster, method, "moments", X, sample_weight=weights).results[0]["moments"]
-            self._take(found, weights is not None)
+            found: Moments = self._ask(cluster, method, "moments", X, sample_weight=weights).results[0]["moments"]
+            seen = found.weight if is_sparse(X) else found.count
+            self._take(found, weights is not None, seen)
         return self
 
-    def _take(self, found: dict[str, np.ndarray], weighted: bool) -> None:
-        """Set the attributes as scikit-learn does."""
-        seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found["count"].shape).astype(np.float64)
+    def _require_no_mean(self, X: Any) -> None:
+        if self.with_mean and is_sparse(X):
+            raise ValueError(
+                "Cannot center sparse matrices: pass `with_mean=False` instead. See docstring for motivation and "
+                "alternatives."
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self.with_mean
+        return tags
+
+    def _take(self, found: Moments, weighted: bool, unweighted: np.ndarray) -> None:
+        """Set the attributes as scikit-learn does; `unweighted` are added up if there are no means."""
+        seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found.count.shape).astype(np.float64)
         if not self.with_mean and not self.with_std:
             self.mean_ = self.var_ = None
-            total = seen + found["count"]
+            total = seen + unweighted
         else:
             self.mean_, self.var_, total = merged(
                 getattr(self, "mean_", 0.0),
                 getattr(self, "var_", 0.0) if self.with_std else None,
                 seen,
-                found["mean"],
-                found["squares"],
-                found["weight"],
+                found.mean,
+                found.squares,
+                found.weight,
             )
         if not weighted and np.array_equal(total, np.rint(total)):  # neither these nor earlier rows had weights
             total = total.astype(np.int64)

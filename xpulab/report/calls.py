@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xpulab.report.html import as_of_html, css, fit_parts, message_html
+from xpulab.report.progress import FIRST
 from xpulab.report.record import FitRecord
 from xpulab.report.rendering import (
     Displayed,
@@ -21,7 +22,7 @@ from xpulab.report.rendering import (
 )
 from xpulab.report.text import fit_text, worded
 
-__all__ = ["Calls", "differing"]
+__all__ = ["Calls", "differing", "pairs"]
 
 #: Largest number of rows of the table, and largest number of reports below the table. They keep a loop of thousands of
 #: fits from filling a notebook.
@@ -43,6 +44,7 @@ class Calls(Displayed):
         self._reports: deque[FitRecord] = deque(maxlen=_ROWS)
         self._first = 1  # number of the first row
         self._before = 0.0  # seconds of the calls whose rows were removed
+        self._quick = 0  # number of calls that have no row, because they were too quick for a view
 
     def __len__(self) -> int:
         return self._first + len(self._reports) - 1
@@ -56,6 +58,15 @@ class Calls(Displayed):
             self._before += self._reports[0].elapsed
         self._reports.append(report)
 
+    def leave_out(self) -> None:
+        """Count a call that gets no row."""
+        self._quick += 1
+
+    @property
+    def running(self) -> bool:
+        """Whether one of the calls runs."""
+        return any(report.status == "running" for report in self._reports)
+
     @property
     def tabled(self) -> bool:
         """Whether the calls are shown as a table. If not, the report of the only call is shown."""
@@ -66,7 +77,7 @@ class Calls(Displayed):
             return fit_text(self._alone)
         header, align, rows, rest = self._table()
         lines = [f"{self._title}{rest}", table_text(header, rows, align)]
-        lines += [f"  {plain(text)}" for text in self._messages()]
+        lines += [f"  {plain(text)}" for text in (*self._messages(), self._left_out()) if text]
         lines += [f"  {as_of(report.later)}" for report in self._reports if report.status == "running"][:1]
         return "\n".join(lines)
 
@@ -75,6 +86,7 @@ class Calls(Displayed):
             return block(self._alone.headline, fit_parts(self._alone), css())
         header, align, rows, rest = self._table()
         parts = [table_html(header, rows, align, f"{self._title}{rest}"), *map(message_html, self._messages())]
+        parts.append(message_html(self._left_out()))
         parts.append(as_of_html(*self._reports))
         if self.over:
             latest = list(enumerate(self._reports, self._first))[-_WHOLE:]
@@ -93,8 +105,17 @@ class Calls(Displayed):
         earlier = f"; the last {_ROWS} of them" if self._first > 1 else ""
         return f"{counted(len(self), 'call')} of estimators, {seconds}{earlier}"
 
+    def _left_out(self) -> str:
+        """Say which calls and reports are not shown, and how to see all."""
+        folded = len(self) - _WHOLE if self.over else 0
+        said = [f"{counted(self._quick, 'call')} of less than {FIRST:g} s"] if self._quick else []
+        said += [f"the reports of the first {counted(folded, 'call')}"] if folded > 0 else []
+        if not said:
+            return ""
+        return f"Not shown: {', and '.join(said)}; to see them, begin the cell with %%xpu_profile"
+
     def _messages(self) -> list[str]:
-        """Messages of the calls that still run or that failed."""
+        """Return the messages of the calls that still run or that failed."""
         return [
             f"{number}: {line}"
             for number, report in enumerate(self._reports, self._first)
@@ -107,13 +128,14 @@ class Calls(Displayed):
         scales = [report.scale for report in reports]
         columns: list[tuple[str, str, list[str]]] = [
             ("call", "l", [f"{n}  {plain(r.title)}" for n, r in enumerate(reports, self._first)]),
-            ("parameters that differ", "l", [_pairs(each) for each in differing(reports)]),
+            ("part", "l", [plain(report.part) for report in reports]),
+            ("parameters that differ", "l", [pairs(each) for each in differing(reports)]),
             ("data", "r", scales if len(set(scales)) > 1 else []),
             ("iterations", "r", [str(len(report.iterations) or "") for report in reports]),
             *_objectives(reports),
             ("time", "r", [format_seconds(report.elapsed) for report in reports]),
             ("longest", "l", [_longest(report) for report in reports]),
-            ("status", "l", [report.state for report in reports]),
+            ("status", "l", [report.status for report in reports]),
         ]
         shown = [column for column in columns if any(column[2])]
         header = [name for name, *_ in shown]
@@ -122,7 +144,7 @@ class Calls(Displayed):
 
 
 def differing(reports: Iterable[FitRecord]) -> list[dict[str, Any]]:
-    """For each call, the parameters that differ between the calls of its estimator."""
+    """Return for each call the parameters that differ between the calls of its estimator."""
     reports = list(reports)
     values: dict[tuple[str, str], set[str]] = {}
     for report in reports:
@@ -131,7 +153,8 @@ def differing(reports: Iterable[FitRecord]) -> list[dict[str, Any]]:
     return [{n: v for n, v in r.parameters.items() if len(values[r.estimator, n]) > 1} for r in reports]
 
 
-def _pairs(parameters: dict[str, Any]) -> str:
+def pairs(parameters: Mapping[str, object]) -> str:
+    """Return parameters on one line, ``"n_clusters=8, tol=0.01"``."""
     return ", ".join(f"{name}={plain(value)}" for name, value in parameters.items())
 
 

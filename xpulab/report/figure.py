@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = ["COLOURS", "draw"]
+__all__ = ["COLOURS", "draw", "for_any_ground"]
 
 #: Colour and hatch of each phase. The colours are those of Okabe and Ito's palette, which colour-blind readers can
 #: distinguish, in tones with a contrast of at least 3:1 to black and to white. The hatch makes the phases
@@ -22,6 +22,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     "transfer": ("#0072b2", "//"),
     "compile": ("#cc79a7", ".."),
     "kernel": ("#009e73", ""),
+    "host": ("#7b5ea7", "xx"),
     "import": ("#cc79a7", ".."),
     "forward": ("#009e73", ""),
     "backward": ("#9a7d00", "oo"),
@@ -31,16 +32,43 @@ COLOURS: dict[str, tuple[str, str]] = {
 }
 
 
+#: Greys with a contrast of about 4:1 to white and to the ground of dark themes.
+_DARKER, _LIGHTER = "#7c7c7c", "#828282"
+
+
 def draw(report: FitRecord, axes: tuple[Axes, Axes] | None = None) -> Figure:
     """Draw the first metric by iteration and the seconds of each engine by phase, in a new figure or on two axes."""
-    if axes is None:
-        axes = _new_axes(len(report.engines))
-    curve, bars = axes
+    given = axes is not None
+    curve, bars = _new_axes(len(report.engines)) if axes is None else axes
     _draw_objective(report, curve)
     _draw_engines(report, bars)
     figure = bars.figure.get_figure(root=True)
     assert figure is not None
+    if not given:
+        for_any_ground(figure)
     return figure
+
+
+def for_any_ground(figure: Figure) -> None:
+    """Make the ground of a figure transparent, and its text and lines grey, so that it can be read on any theme.
+
+    Of a transparent figure whose tick labels are all darker, or all lighter, than a middle grey, matplotlib-inline
+    says that it needs a white or a black ground. So those of the two axes are on both sides of it.
+    """
+    figure.patch.set_alpha(0)
+    texts = [*figure.texts]
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label, axes.xaxis.offsetText, axes.yaxis.offsetText]
+        if legend := axes.get_legend():
+            texts += legend.get_texts()
+            legend.get_frame().set_alpha(0)
+        axes.tick_params(axis="x", which="both", colors=_DARKER)
+        axes.tick_params(axis="y", which="both", colors=_LIGHTER)
+        for spine in axes.spines.values():
+            spine.set_color(_DARKER)
+    for text in texts:
+        text.set_color(_DARKER)
 
 
 def _new_axes(engines: int) -> tuple[Axes, Axes]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xpulab.names import Listed
 from xpulab.report.html import comparison_html, fit_html, page_html
 from xpulab.report.record import PHASES, EngineReport, FitRecord, Iteration, Pair, Status, Timed
-from xpulab.report.rendering import Displayed
+from xpulab.report.rendering import Displayed, written
 from xpulab.report.text import comparison_text, fit_line, fit_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["PHASES", "Comparison", "EngineReport", "FitReport", "Iteration", "St
 
 
 @dataclass(repr=False)
-class FitReport(FitRecord, Displayed):
+class FitReport(FitRecord, Displayed, Listed):
     """The report of one call of an estimator: its engines, its iterations, and the seconds of each phase.
 
     `report_` of an estimator is the report of its last fit, and `XPUCluster.last` returns that of the last call. A
@@ -40,8 +40,8 @@ class FitReport(FitRecord, Displayed):
         Shape of the data.
     dtype : str
         Type in which the engines computed, ``"float32"``.
-    status : {"running", "finished", "interrupted", "failed"}
-        State of the call.
+    status : {"running", "finished", "not converged", "interrupted", "failed"}
+        State of the call; "not converged" if it finished at ``max_iter``.
     message : str
         While the call runs, its present step. At the end, why it was interrupted or failed.
     started : str
@@ -64,11 +64,16 @@ class FitReport(FitRecord, Displayed):
         Seconds until the call of another client had ended.
     converged : bool, optional
         Whether the call ended because the algorithm had converged; None if the algorithm does not say.
+    part : str
+        Where the call is in a search or a cross-validation of scikit-learn's, such as
+        ``"candidate 3 of 12, fold 2 of 5"``; empty outside of these.
 
     See Also
     --------
     Comparison : Two reports side by side.
     """
+
+    _internal = frozenset({"display", "finish", "lasting", "span", "step"})
 
     def line(self) -> str:
         """Return the progress of a running call, on one line."""
@@ -99,10 +104,7 @@ class FitReport(FitRecord, Displayed):
         str
             The page.
         """
-        page = page_html(self, extra)
-        if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
-        return page
+        return written(page_html(self, extra), path)
 
     def plot(self, axes: tuple[Axes, Axes] | None = None) -> Figure:
         """Draw two panels: the first metric against iteration, and the seconds of each engine by phase.

@@ -27,16 +27,31 @@ from xpulab.report.rendering import (
 )
 from xpulab.report.text import NAMES, comparison_names, comparison_table, time_unit, worded
 
-__all__ = ["as_of_html", "comparison_html", "css", "fit_html", "fit_parts", "message_html", "page_html", "task_html"]
+__all__ = [
+    "SHAPE",
+    "as_of_html",
+    "comparison_html",
+    "css",
+    "fit_html",
+    "fit_parts",
+    "message_html",
+    "page_html",
+    "phases_bar",
+    "progress_html",
+    "task_html",
+]
 
 _MARKS = {"running": "▶", "finished": "✓", "not converged": "!", "interrupted": "■", "failed": "✕"}
 
-_TILE = "rows of a work-item x centres at a time x work-items of a group, span rows of a group"
+#: What the numbers of a launch shape are; a thread of a device is what SYCL calls a work-item.
+SHAPE = "rows of a thread of the device x centres at a time x threads of a group, span rows of a group"
 
 _STRIPES = "rgba(255,255,255,.55)"
 _PATTERNS = {
     "transfer": f"repeating-linear-gradient(45deg,{_STRIPES} 0 1.5px,transparent 1.5px 6px)",
     "compile": f"radial-gradient(circle,{_STRIPES} 1.2px,transparent 1.6px) 0 0/5px 5px",
+    "host": f"repeating-linear-gradient(45deg,{_STRIPES} 0 1px,transparent 1px 5px),"
+    f"repeating-linear-gradient(-45deg,{_STRIPES} 0 1px,transparent 1px 5px)",
     "import": f"radial-gradient(circle,{_STRIPES} 1.2px,transparent 1.6px) 0 0/5px 5px",
     "backward": f"radial-gradient(circle,transparent 1.6px,{_STRIPES} 1.8px 2.6px,transparent 3px) 0 0/8px 8px",
     "communicate": f"repeating-linear-gradient(-45deg,{_STRIPES} 0 2px,transparent 2px 5px)",
@@ -60,23 +75,21 @@ def fit_html(report: FitRecord) -> Html:
 
 def fit_parts(report: FitRecord) -> list[str]:
     """Return the pieces of HTML of a report, for a block whose style is that of `css`."""
-    parts = [_head(report.title, report.status, report.state, f"{report.scale} · {format_seconds(report.elapsed)}")]
-    if report.status == "running" and report.fraction is not None:
-        parts.append(_progress(report.fraction, "iterations done"))
-    parts += [_facts(report), message_html(report.message)]
+    parts = [_head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
+    parts += [progress_html(report), message_html(report.part), _facts(report), message_html(report.message)]
     if report.engines:
-        parts.append(_engines_table(report.engines))
+        parts.append(_engines_table(report.engines, report.phases))
     parts.append(_curves(report))
     parts += [message_html(note) for note in (*report.notes, split(report), conclusion(report))]
     if report.status != "running":  # while it runs, each new drawing would fold them again
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
-        parts.append(_folded("Tile", {report.tiles: _TILE} if report.tiles else {}))
+        parts.append(_folded("Launch shape", {report.launch_shapes: SHAPE} if report.launch_shapes else {}))
     return [*parts, as_of_html(report)]
 
 
 def task_html(task: TaskRecord) -> Html:
     """Show a task on two lines while it runs, and on one line after it has ended."""
-    parts = [_head(task.title, task.status, task.status, format_seconds(task.elapsed))]
+    parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
         parts.append(_progress(task.done / max(1, task.total), "steps done"))
     return block(task.title, [*parts, message_html(task.message), as_of_html(task)], css())
@@ -121,18 +134,26 @@ def css() -> str:
     return style("report") + _PHASES
 
 
-def _head(title: str, status: str, words: str, rest: str) -> str:
-    mark = _MARKS.get(words, _MARKS[status])
+def _head(title: str, status: str, rest: str) -> str:
     return (
         f'<div class="xpu-head"><span class="xpu-title">{escape(title)}</span> '
-        f'<span class="xpu-status"><span aria-hidden="true">{mark}</span> {escape(words)}</span> '
+        f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {escape(status)}</span> '
         f"<span>{escape(rest)}</span></div>"
     )
 
 
+def progress_html(report: FitRecord) -> str:
+    """Return the bar of a running call; nothing if it has ended, or if it is unknown how much of it is done."""
+    fraction = report.fraction if report.status == "running" else None
+    return "" if fraction is None else _progress(fraction, "iterations done" if report.iterations else "steps done")
+
+
 def _progress(fraction: float, label: str) -> str:
-    per_cent = f"{100 * fraction:.0f} %"
-    return f'<progress max="1" value="{fraction:.3f}" aria-label="{escape(label)}">{per_cent}</progress>'
+    """Return a bar, filled to the fraction. Browsers draw their own element for this grey in some themes."""
+    return (
+        f'<div class="xpu-progress" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" aria-valuemax="1"'
+        f' aria-valuenow="{fraction:.3f}"><i style="width:{100 * fraction:.1f}%"></i></div>'
+    )
 
 
 def message_html(text: str) -> str:
@@ -143,7 +164,7 @@ def message_html(text: str) -> str:
 def as_of_html(*tasks: Timed) -> str:
     """Return the time of the latest update if some of these tasks still run; nothing if all have ended."""
     running = [task for task in tasks if task.status == "running"]
-    return f'<div class="xpu-dim">{escape(as_of(running[0].later))}</div>' if running else ""
+    return f'<div class="xpu-dim xpu-as-of">{escape(as_of(running[0].later))}</div>' if running else ""
 
 
 def _facts(report: FitRecord) -> str:
@@ -165,16 +186,17 @@ def _facts(report: FitRecord) -> str:
     return f"<dl>{items}</dl>" if items else ""
 
 
-def _engines_table(engines: Sequence[EngineReport]) -> Html:
+def _engines_table(engines: Sequence[EngineReport], phases: Sequence[str]) -> Html:
     unit, factor = time_unit(engines)
     longest = max((sum(engine.phases.values()) for engine in engines), default=0.0) or 1.0
     hosts = list(dict.fromkeys(engine.host for engine in engines))
-    keys = [Html(f'<i class="xpu-key xpu-p-{phase}" aria-hidden="true"></i>{phase}') for phase in engines[0].phases]
+    keys = [Html(f'<i class="xpu-key xpu-p-{phase}" aria-hidden="true"></i>{phase}') for phase in phases]
     rows = [
         [
             engine.rank,
-            Html(_about(engine, with_host=len(hosts) > 1) + _bar(engine, longest)),
-            *(f"{seconds * factor:.3f}" for seconds in (*engine.phases.values(), engine.total)),
+            Html(_about(engine, with_host=len(hosts) > 1) + phases_bar(engine.phases, longest)),
+            *(f"{engine.phases.get(phase, 0.0) * factor:.3f}" for phase in phases),
+            f"{engine.total * factor:.3f}",
         ]
         for engine in engines
     ]
@@ -190,12 +212,12 @@ def _about(engine: EngineReport, with_host: bool) -> str:
     return f'{escape(engine.device)} <span class="xpu-dim xpu-r">· {escape(" · ".join(details))}</span>'
 
 
-def _bar(engine: EngineReport, longest: float) -> Html:
-    """Draw the numbers of the row as a bar. Screen readers skip it, because the row has the numbers as text."""
+def phases_bar(phases: Mapping[str, float], longest: float) -> Html:
+    """Draw the numbers of a row as a bar. Screen readers skip it, because the row has the numbers as text."""
     pieces = "".join(
         f'<i class="xpu-p-{phase}" title="{phase} {format_seconds(seconds)}"'
         f' style="width:{100 * seconds / longest:.2f}%"></i>'
-        for phase, seconds in engine.phases.items()
+        for phase, seconds in phases.items()
         if seconds > 0
     )
     return Html(f'<div class="xpu-bar" aria-hidden="true">{pieces}</div>')
@@ -203,20 +225,19 @@ def _bar(engine: EngineReport, longest: float) -> Html:
 
 def _curves(report: FitRecord) -> str:
     """Draw each metric against iteration, for each run. All metrics but the first have logarithmic scales."""
+    best = report.best_run
     seen = tuple(report.iterations)  # another thread may append to the list while this one draws
     names = list(dict.fromkeys(name for iteration in seen for name in iteration.metrics))
     if not names:
         return ""
-    last = {i.init: i.metrics[names[0]] for i in seen if names[0] in i.metrics}
-    best = min(last, key=last.__getitem__, default=0)
     found = [(i.init, i.number, i.metrics[names[0]]) for i in seen if names[0] in i.metrics]
     title = f"{worded(names[0]).capitalize()} by iteration"
-    curves = curve_of_runs(title, found, best, lambda v, digits: format_number(v, digits))
+    curves = curve_of_runs(title, found, best, format_number)
     for name in names[1:]:
         # The metric falls by orders of magnitude. Some fits end at 0, which a logarithmic scale cannot show.
         logarithms = [(i.init, i.number, math.log10(i.metrics[name])) for i in seen if i.metrics.get(name, 0) > 0]
         title = f"{worded(name).capitalize()} by iteration, on a logarithmic scale"
-        curves += curve_of_runs(title, logarithms, best, lambda v, _: format_number(10**v, 3))
+        curves += curve_of_runs(title, logarithms, best, lambda v, n: format_number(10**v, n if n > 6 else 3))
     return f'<div class="xpu-curves">{curves}</div>' if curves else ""
 
 

@@ -103,7 +103,7 @@ def _row(number: int, report: FitReport) -> list[str]:
         by_engine = [(*engine.seconds.values(), engine.other) for engine in engines]
         phases = [sum(seconds) / len(engines) for seconds in zip(*by_engine, strict=True)]
     slowest, imbalance = report.slowest, report.imbalance
-    ended = "" if report.state == "finished" else f", {report.state}"
+    ended = "" if report.status == "finished" else f", {report.status}"
     return [
         f"{number}  {plain(report.title)}{ended}",
         f"{format_count(report.n_samples)} × {format_count(report.n_features)}",

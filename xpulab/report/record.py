@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -14,11 +14,14 @@ from datetime import datetime, timezone
 from typing import Any, Literal, TypeVar
 
 from xpulab.report.display import Display
+from xpulab.report.parameters import summaries
 from xpulab.report.rendering import counted, format_count, format_number, format_seconds, plain
 from xpulab.sharing.board import PASSES, PHASES
 
 __all__ = [
     "PHASES",
+    "WAITING",
+    "WORK",
     "EngineReport",
     "FitRecord",
     "Iteration",
@@ -29,9 +32,12 @@ __all__ = [
 ]
 
 #: Phases of an engine's own work. The other phases also depend on the other engines.
-_WORK = ("transfer", "compile", "kernel")
+WORK = ("transfer", "compile", "kernel", "host")
+#: How the message of a call begins while it waits until another one has ended.
+WAITING = "waiting for "
 
-Status = Literal["running", "finished", "interrupted", "failed"]
+#: A call that is "not converged" has finished, too: it ended at ``max_iter``.
+Status = Literal["running", "finished", "not converged", "interrupted", "failed"]
 Self = TypeVar("Self", bound="FitRecord")
 
 
@@ -55,8 +61,8 @@ class EngineReport:
         The cores that the engine was bound to; None if it could use all cores.
     memory : int, optional
         Bytes in use on the device at the end; None if the device does not report this.
-    tile : str, optional
-        Launch parameters of the search for the nearest centre, such as ``"4x4x16, span 4096 (tuned)"``: rows of a
+    launch_shape : str, optional
+        How the engine cuts the search for the nearest centre, such as ``"4x4x16, span 4096 (tuned)"``: rows of a
         work-item, centres at a time, work-items of a work-group, and rows of a work-group. "(tuned)" means that they
         were measured to be the fastest.
     seconds : dict of str to float
@@ -80,7 +86,7 @@ class EngineReport:
     rows: int
     cores: list[int] | None = None
     memory: int | None = None
-    tile: str | None = None
+    launch_shape: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
     passes: dict[str, float] = field(default_factory=dict)
@@ -100,18 +106,20 @@ class EngineReport:
 
     @property
     def work(self) -> float:
-        """Seconds of `transfer`, `compile` and `kernel`: the work of this engine and its device alone."""
-        return sum(self.seconds[phase] for phase in _WORK)
+        """Seconds of `transfer`, `compile`, `kernel` and `host`: the work of this engine and its device alone."""
+        return sum(self.seconds[phase] for phase in WORK)
 
     @property
     def phases(self) -> dict[str, float]:
         """Seconds by phase, `other` included, in the order in which they are drawn.
 
-        A network has the import of PyTorch and the passes in place of "compile" and "kernel": nothing is compiled.
+        A network has the import of PyTorch and the passes in place of "compile" and "kernel": nothing is compiled. The
+        phase "host" is left out if it took no time: few estimators compute on the host's processor.
         """
         if not (passes := self.passes):
-            return {**self.seconds, "other": self.other}
-        rest = {phase: self.seconds[phase] for phase in PHASES if phase not in ("compile", "kernel")}
+            seconds = {name: value for name, value in self.seconds.items() if value or name != "host"}
+            return {**seconds, "other": self.other}
+        rest = {phase: self.seconds[phase] for phase in PHASES if phase not in ("compile", "kernel", "host")}
         return {"transfer": rest.pop("transfer"), **passes, **rest, "other": self.other}
 
 
@@ -158,6 +166,11 @@ class Timed:
             return self.seconds
         return time.perf_counter() - self._clock
 
+    @property
+    def finished(self) -> bool:
+        """Whether the task has done what was asked, to its end."""
+        return self.status in ("finished", "not converged")
+
     def finish(self, status: Status = "finished", message: str = "") -> None:
         """Stop the clock, and set the status and the message.
 
@@ -169,7 +182,33 @@ class Timed:
             Why the task was interrupted or failed.
         """
         self.seconds = self.elapsed
-        self.status, self.message = status, message
+        self.status, self.message = self._seen_as(status), message
+
+    def _seen_as(self, status: Status) -> Status:
+        return status
+
+
+_PLAIN = frozenset([str, int, float, bool, type(None)])
+
+
+def _contents(record: Any) -> dict[str, Any]:
+    """Return the public fields of a record, in an eighth of the time of `dataclasses.asdict`, which copies numbers."""
+    return {name: _copied(getattr(record, name)) for name in _names(type(record))}  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind) if not each.name.startswith("_"))
+
+
+def _copied(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, dict):
+        return {key: each if type(each) in _PLAIN else _copied(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_copied, value))
+    return _contents(value) if isinstance(value, (EngineReport, Iteration)) else value
 
 
 @dataclass(repr=False)
@@ -179,43 +218,7 @@ class FitRecord(Timed):
     A view may read the record from another thread while the call runs: lists only grow, and numbers of engines change
     in place, or the whole list of engines is replaced.
 
-    Parameters
-    ----------
-    estimator : str
-        The estimator's name, ``"KMeans"``.
-    method : str
-        The method called, ``"fit"``.
-    parameters : dict
-        The estimator's parameters as plain values, as far as they can be described. An array is replaced by a
-        description of its shape, so the report contains no data.
-    n_samples, n_features : int
-        Shape of the data.
-    dtype : str
-        Type in which the engines computed, ``"float32"``.
-    status : {"running", "finished", "interrupted", "failed"}
-        State of the call.
-    message : str
-        While the call runs, its present step. At the end, why it was interrupted or failed.
-    started : str
-        Start of the call in UTC, in ISO 8601; by default the time of construction.
-    seconds : float
-        Wall time of the call in the calling process.
-    n_init : int
-        Number of runs from different starts.
-    engines : list of EngineReport
-        One per rank, in the order of the ranks.
-    iterations : list of Iteration
-        The iterations of all runs, in the order in which they ran.
-    versions : dict of str to str
-        Package or driver -> its version.
-    notes : list of str
-        Remarks on the call and on the placement of the engines, such as ``"2 engines share the cores 0-1"``.
-    sent : float
-        Seconds in which the calling process copied the rows to where the engines read them.
-    waited : float
-        Seconds until the call of another client had ended.
-    converged : bool, optional
-        Whether the call ended because the algorithm had converged; None if the algorithm does not say.
+    The parameters are the attributes of `xpulab.report.fit.FitReport`.
     """
 
     estimator: str
@@ -236,18 +239,22 @@ class FitRecord(Timed):
     sent: float = 0.0
     waited: float = 0.0
     converged: bool | None = None
+    part: str = ""
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
+    _steps: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, compare=False)
 
     later = "for its end, type: %xpu_cluster last"
 
     def __post_init__(self) -> None:
-        self.parameters = _summaries(self.parameters)
+        self.parameters = summaries(self.parameters)
+        self.status = self._seen_as(self.status)  # in a report that an earlier release kept, it is "finished"
+
+    def _seen_as(self, status: Status) -> Status:
+        return "not converged" if status == "finished" and self.converged is False else status
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-serialisable values, from which `from_dict` makes the report again."""
-        content = dataclasses.asdict(self)
-        del content["_clock"]
-        return content
+        return _contents(self)
 
     @classmethod
     def from_dict(cls: type[Self], content: Mapping[str, Any]) -> Self:
@@ -267,6 +274,11 @@ class FitRecord(Timed):
         return report
 
     @property
+    def span(self) -> tuple[float, float] | None:
+        """The moments of `time.perf_counter` between which the call has run; None for a report from `from_dict`."""
+        return None if self._clock is None else (self._clock, self._clock + self.elapsed)
+
+    @property
     def lasting(self) -> bool:
         """Whether a call that was too quick for a live view shows its result: a fit does."""
         return self.method.startswith("fit")
@@ -278,14 +290,25 @@ class FitRecord(Timed):
 
     @property
     def objective(self) -> tuple[str, float] | None:
-        """Name and value of the first metric at the end of the best run, whose result the estimator keeps.
+        """Name and value of the first metric at the end of the best run; None if there are no metrics."""
+        return None if (best := self._best) is None else best[1:]
 
-        None if there are no metrics. The fit minimises the metric, or maximises it: then it rises within each run.
+    @property
+    def best_run(self) -> int:
+        """Number of the run whose result the estimator keeps; 0 if there are no metrics."""
+        return 0 if (best := self._best) is None else best[0]
+
+    @property
+    def _best(self) -> tuple[int, str, float] | None:
+        """The best run, and name and value of the first metric at its end.
+
+        The fit minimises the metric, or maximises it: then it rises within each run.
         """
         every = [(i.init, next(iter(i.metrics.items()))) for i in self.iterations if i.metrics]
         last, first = dict(every), dict(reversed(every))
         rises = sum(last[run][1] - first[run][1] for run in last) > 0
-        return (max if rises else min)(last.values(), key=lambda item: item[1], default=None)
+        ends = ((run, name, value) for run, (name, value) in last.items())
+        return (max if rises else min)(ends, key=lambda end: end[2], default=None)
 
     @property
     def slowest(self) -> EngineReport | None:
@@ -301,11 +324,15 @@ class FitRecord(Timed):
         return 100 * (self.slowest.work / mean - 1)
 
     @property
+    def phases(self) -> list[str]:
+        """Names of the phases of all engines, in the order in which they are drawn."""
+        return max((list(engine.phases) for engine in self.engines), key=len, default=[])
+
+    @property
     def mean_phases(self) -> dict[str, float]:
         """`EngineReport.phases`, the mean of all engines; empty without engines."""
         engines = [engine.phases for engine in self.engines]
-        names = dict.fromkeys(name for phases in engines for name in phases)
-        return {name: sum(phases.get(name, 0.0) for phases in engines) / len(engines) for name in names}
+        return {name: sum(phases.get(name, 0.0) for phases in engines) / len(engines) for name in self.phases}
 
     @property
     def longest(self) -> tuple[str, float] | None:
@@ -318,26 +345,41 @@ class FitRecord(Timed):
         return (name, parts[name]) if parts[name] > 0 else None
 
     @property
-    def state(self) -> str:
-        """The status, or "not converged" for a call that ended at ``max_iter``."""
-        return "not converged" if self.status == "finished" and self.converged is False else self.status
-
-    @property
-    def tiles(self) -> str:
-        """`EngineReport.tile` of the engines, for each engine if they differ; empty if there is none."""
-        used = {engine.rank: engine.tile for engine in self.engines if engine.tile}
+    def launch_shapes(self) -> str:
+        """`EngineReport.launch_shape` of the engines, for each engine if they differ; empty if there is none."""
+        used = {engine.rank: engine.launch_shape for engine in self.engines if engine.launch_shape}
         if len(set(used.values())) <= 1:
             return next(iter(used.values()), "")
-        return "; ".join(f"engine {rank}: {tile}" for rank, tile in used.items())
+        return "; ".join(f"engine {rank}: {shape}" for rank, shape in used.items())
 
     @property
     def runs(self) -> int:
         """Number of runs from different starts, as far as known."""
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
 
+    def step(self, what: str, done: int, steps: int) -> None:
+        """Say in `message` at which step the call is, such as ``"tree 11 of 100"``, if it has counted steps.
+
+        Parameters
+        ----------
+        what : str
+            What the steps are; the whole message if there are none.
+        done, steps : int
+            Number of steps that have ended, and of all.
+        """
+        before, of, since = self._steps
+        if steps:
+            self.message = f"{what} {min(done + 1, steps):,} of {steps:,}"
+            self._steps = done, steps, since if (of == steps and done >= before) else self.elapsed
+        else:
+            self.message, self._steps = what, (0, 0, 0.0)
+
     @property
     def fraction(self) -> float | None:
-        """Iterations done, as a fraction in [0, 1] of the largest possible number; None without ``max_iter``."""
+        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown."""
+        done, steps, _ = self._steps
+        if steps:
+            return done / steps
         most = self.parameters.get("max_iter")
         if not isinstance(most, int) or most < 1:
             return None
@@ -353,6 +395,10 @@ class FitRecord(Timed):
         The runs that have ended give the expected number of iterations of the others. During the first run only
         ``max_iter`` bounds this number.
         """
+        done, steps, since = self._steps
+        if steps:
+            left = (self.elapsed - since) / done * (steps - done) if done else 0.0
+            return f"about {format_seconds(math.ceil(left))}" if left else ""
         most = self.parameters.get("max_iter")
         # The time of a run's first iteration includes the drawing of its initial centres.
         paces = [i.seconds for i in self.iterations[-10:] if i.number > 1 and i.seconds > 0]
@@ -368,9 +414,9 @@ class FitRecord(Timed):
     @property
     def headline(self) -> str:
         """Estimator, status, time, data and engines, on one line."""
-        joint = {"running": "for", "finished": "in"}.get(self.status, "after")
-        limit = ", not converged" if self.state == "not converged" else ""
-        return plain(f"{self.title}: {self.status} {joint} {format_seconds(self.elapsed)}{limit}, {self.scale}")
+        status, limit = ("finished", ", not converged") if self.status == "not converged" else (self.status, "")
+        joint = {"running": "for", "finished": "in"}.get(status, "after")
+        return plain(f"{self.title}: {status} {joint} {format_seconds(self.elapsed)}{limit}, {self.scale}")
 
     @property
     def summary(self) -> str:
@@ -444,46 +490,3 @@ class TaskRecord(Timed):
         steps = f"{self.done}/{self.total}" if self.total > 1 else ""
         parts = [self.title, steps, self.message, format_seconds(self.elapsed)]
         return "  ".join(plain(part) for part in parts if part)
-
-
-def _summaries(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values that describe the parameters, without those that cannot be described.
-
-    A parameter may be any object of the user, whose attributes and texts may raise any exception. A call must not fail
-    because of its report.
-    """
-    found = {}
-    for name, value in parameters.items():
-        with contextlib.suppress(Exception):
-            found[str(name)] = _summary(value)
-    return found
-
-
-def _summary(value: Any) -> Any:
-    """Return a plain value that describes ``value``, without a reference to it or to its class.
-
-    The engines get the report. They cannot import the class of a user's string or number, such as an enumeration.
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    for number in (int, float):
-        if isinstance(value, number):
-            return number(value)
-    if isinstance(value, type):
-        return value.__name__
-    shape = getattr(value, "shape", ())
-    if shape != ():
-        return f"{type(value).__name__} of shape {tuple(shape)}"
-    if hasattr(value, "item"):
-        scalar = value.item()
-        return _summary(scalar) if type(scalar) is not type(value) else _text(scalar)
-    if callable(value):
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    text = str.__str__(repr(value))
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,14 +1,20 @@
-"""Pure functions that turn values into text and HTML: numbers, sizes, times, tables. Every layer may use them.
+"""Functions that turn values into text and HTML: numbers, sizes, times, tables. Every layer may use them.
+
+They are pure, except for `written`, which also writes a text to a file.
 
 All text from data is escaped here, once: `escape` returns `Html`, and no function escapes `Html` again.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import html
+import io
 import math
+import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,9 +38,12 @@ __all__ = [
     "plain",
     "shorten",
     "style",
+    "table_csv",
     "table_html",
     "table_text",
+    "this_client",
     "widget_view",
+    "written",
 ]
 
 _MISSING = "–"
@@ -101,6 +110,12 @@ def in_notebook(shell: Any) -> bool:
     # The class is compared by name, because a terminal need not have ipykernel. Shells of other front ends, such as
     # Colab's, derive from this class.
     return any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
+
+
+def this_client() -> str:
+    """Return the words for this process, as a client of a cluster: "this notebook" if it is a notebook's kernel."""
+    shell = sys.modules["IPython"].get_ipython() if hasattr(sys.modules.get("IPython"), "get_ipython") else None
+    return "this notebook" if in_notebook(shell) else "this process"
 
 
 def escape(value: object) -> Html:
@@ -173,6 +188,20 @@ def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], align: s
     return "\n".join((indent + line).rstrip() for line in turned)
 
 
+def table_csv(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV, with a line for the header."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def written(text: str, path: str | os.PathLike[str] | None) -> str:
+    """Write a text to a file in UTF-8, if there is a path, and return it."""
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
 def table_html(
     header: Sequence[object],
     rows: Iterable[Sequence[object]],
@@ -181,7 +210,7 @@ def table_html(
 ) -> Html:
     """Return a table in HTML, with a scope attribute in each header for screen readers.
 
-    If the page is narrower than the table, each row is folded into a list of named values.
+    If the screen is narrower than the table, each row is folded into a list of named values. On paper it is not folded.
 
     Parameters
     ----------
@@ -209,8 +238,8 @@ def table_html(
     body = "".join(map(line, lines))
     width = _least_width(header, lines, align)
     return Html(
-        f'<div class="xpu-scroll xpu-fold-{width}"><style>@container (max-width:{width}px)'
-        f"{{{style('folded').replace('WIDTH', str(width))}}}</style>"
+        f'<div class="xpu-scroll xpu-fold-{width}"><style>@media screen{{@container (max-width:{width}px)'
+        f"{{{style('folded').replace('WIDTH', str(width))}}}}}</style>"
         f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

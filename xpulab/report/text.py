@@ -19,7 +19,7 @@ _DEVICE = 32
 
 def fit_line(report: FitRecord) -> str:
     """Return the progress of a running call, on one line."""
-    parts = [report.title, format_seconds(report.elapsed), report.message]
+    parts = [report.title, report.part, format_seconds(report.elapsed), report.message]
     if report.iterations:
         last = report.iterations[-1]
         most = report.parameters.get("max_iter")
@@ -31,12 +31,15 @@ def fit_line(report: FitRecord) -> str:
         parts += shown[:1]
         parts += [f"{report.remaining} left"] if report.remaining else []
         parts += shown[1:]
+    elif report.remaining:
+        parts += [f"{report.remaining} left"]
     return "  ".join(plain(part) for part in parts if part)
 
 
 def fit_text(report: FitRecord) -> str:
     """Return the whole report: a headline, the result, and a line per engine."""
     lines = [report.headline]
+    lines += [f"  {plain(report.part)}"] if report.part else []
     lines += [f"  {plain(line)}" for line in report.message.splitlines()]
     if report.iterations:
         last = report.iterations[-1]
@@ -44,14 +47,16 @@ def fit_text(report: FitRecord) -> str:
         lines += [f"  iteration {last.number}{runs}" + _objective(report, ", {} {}")]
     if report.engines:
         unit, factor = time_unit(report.engines)
-        header = ["engine", "device", "host", "rows", *report.engines[0].phases, f"total ({unit})"]
+        phases = report.phases
+        header = ["engine", "device", "machine", "rows", *phases, f"total ({unit})"]
         rows = [
             [
                 e.rank,
                 shorten(e.device, _DEVICE),
                 e.host,
                 format_count(e.rows),
-                *(f"{s * factor:.3f}" for s in (*e.phases.values(), e.total)),
+                *(f"{e.phases.get(phase, 0.0) * factor:.3f}" for phase in phases),
+                f"{e.total * factor:.3f}",
             ]
             for e in report.engines
         ]
@@ -99,7 +104,7 @@ def comparison_table(first: FitRecord, second: FitRecord) -> tuple[list[str], li
     """Header and rows of the comparison: a quantity, its value in each report, and for times the ratio of the two."""
     reports = (first, second)
     rows = [
-        ["status", *(report.state for report in reports), ""],
+        ["status", *(report.status for report in reports), ""],
         ["iterations", *(format_count(len(report.iterations)) for report in reports), ""],
         *_objectives(reports),
         _times("wall time", first.elapsed, second.elapsed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from xpulab.report.rendering import (
     table_html,
     table_text,
 )
+from xpulab.sharing.answers import Measured, UsersResult
 
-__all__ = ["LEGEND", "Activity", "CellUsage", "RankUsage", "collected", "collecting", "wanted"]
+__all__ = ["LEGEND", "Activity", "CellUsage", "RankUsage", "Run", "collected", "collecting", "wanted"]
 
 LEGEND = (
     "Kernels and transfers are those that the code gives to queue, in the device's time. What dpnp and numba-dpex "
@@ -130,6 +131,27 @@ class CellUsage:
         )
 
 
+@dataclass(frozen=True)
+class Run:
+    """A user's code that has ended on the engines.
+
+    Attributes
+    ----------
+    title : str
+    seconds : float
+        Seconds on the rank that took the longest.
+    state : str
+        "finished", "failed" or "interrupted".
+    usage : CellUsage or None
+        Its activities, if they were measured.
+    """
+
+    title: str
+    seconds: float
+    state: str
+    usage: CellUsage | None
+
+
 _collections: list[list[CellUsage]] = []
 
 
@@ -148,17 +170,39 @@ def wanted() -> bool:
     return bool(_collections)
 
 
-def collected(title: str, results: list[dict[str, Any]]) -> None:
-    """Pass on the measurements of the ranks, see `engine.cells.usage`. A rank without any did not run the code."""
+def collected(
+    title: str, results: list[UsersResult], seconds: float = 0.0, ahead: Sequence[float] | None = None
+) -> Run:
+    """Pass on the measurements of the ranks, see `engine.cells.usage`. A rank without any did not run the code.
+
+    Parameters
+    ----------
+    title : str
+    results : list of UsersResult
+        What the code left on each rank.
+    seconds : float
+        Seconds on the rank that took the longest.
+    ahead : sequence of float, optional
+        Seconds by which the clock of each rank is ahead of this host's; by default all ranks are of this host.
+
+    Returns
+    -------
+    Run
+        What the history has of the code.
+    """
     measured = {rank: result["usage"] for rank, result in enumerate(results) if result.get("usage")}
+    usage = None
     if measured:
-        waits = _waits(measured)
+        waits = _waits(measured, [0.0] * len(results) if ahead is None else ahead)
         usage = CellUsage(title, {rank: _rank(found, waits[rank]) for rank, found in measured.items()})
         for each in _collections:
             each.append(usage)
+    outcomes = {result["outcome"] for result in results}
+    state = "failed" if "error" in outcomes else "interrupted" if "interrupted" in outcomes else "finished"
+    return Run(title, seconds, state, usage)
 
 
-def _rank(found: dict[str, Any], waits: dict[str, float]) -> RankUsage:
+def _rank(found: Measured, waits: dict[str, float]) -> RankUsage:
     activities = [
         Activity(kind, name, count, nbytes, seconds, waits.get(name) if kind == "MPI" else None)
         for kind, name, count, nbytes, seconds in found["activities"]
@@ -166,16 +210,18 @@ def _rank(found: dict[str, Any], waits: dict[str, float]) -> RankUsage:
     return RankUsage(found["seconds"], activities)
 
 
-def _waits(measured: dict[int, dict[str, Any]]) -> dict[int, dict[str, float]]:
+def _waits(measured: dict[int, Measured], ahead: Sequence[float]) -> dict[int, dict[str, float]]:
     """Return rank -> function -> seconds until the last rank entered. The k-th calls of all ranks are one collective.
 
-    The ranks of one host share their clock.
+    The ranks of one host share their clock, and `ahead` says how those of other hosts differ.
     """
     waits: dict[int, dict[str, float]] = {rank: {} for rank in measured}
     for rank, found in measured.items():
         for (name, *members), (entered, left) in found["collectives"].items():
-            others = [measured[m]["collectives"].get((name, *members)) for m in members if m in measured]
-            latest = [max(times) for times in zip(*(each[0] for each in others if each is not None), strict=False)]
+            others = ((m, measured[m]["collectives"].get((name, *members))) for m in members if m in measured)
+            # Each by the clock of this rank.
+            times = [[t - ahead[m] + ahead[rank] for t in each[0]] for m, each in others if each is not None]
+            latest = [max(each) for each in zip(*times, strict=False)]
             lasted = zip(latest, entered, left, strict=False)
             waits[rank][name] = waits[rank].get(name, 0.0) + sum(max(0.0, min(m, b) - a) for m, a, b in lasted)
     return waits

@@ -3,6 +3,10 @@
 The notebook reads it ten times a second for the live view, without any message. It writes only the number of a task
 that should stop. A rank that fails writes the number of its task, so that the other ranks leave their collectives.
 
+Behind the records of the ranks, each rank has a ring with the seconds of its last thousand iterations. The rank writes
+one entry for each iteration, and on its host nobody reads it until a view or an export wants it. The iterations of
+ranks of other hosts come twice a second, see `xpulab.deploy.remote.relay`.
+
 The memory is a file without a name (memfd). It has no entry in /dev/shm, no other user can open it, and the Linux
 kernel frees it when the last process that uses it ends, also after a crash.
 """
@@ -10,16 +14,22 @@ kernel frees it when the last process that uses it ends, also after a crash.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xpulab.advice import to_stop_call
+from xpulab.sharing.bell.ring import Ring
 from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.owner import lives
 
 __all__ = [
+    "ITERATION",
+    "ITERATIONS",
     "METRICS",
     "PASSES",
     "PHASES",
@@ -32,8 +42,9 @@ __all__ = [
     "running",
 ]
 
-#: Phases of a task. In a collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
-PHASES = ("transfer", "compile", "kernel", "communicate", "wait")
+#: Phases of a task. `host` is the work of machine code on the host's processor: trees, searches, comparisons. In a
+#: collective, `wait` is the time until all ranks have called it, and `communicate` the rest.
+PHASES = ("transfer", "compile", "kernel", "host", "communicate", "wait")
 #: The phases of a network, which compiles no kernels: the import of PyTorch, and the parts of `kernel`.
 PASSES = ("import", "forward", "backward")
 
@@ -42,6 +53,7 @@ RUNS = 64
 USERS = ("run", "%%xpu")  # names of the tasks that run a user's code, which does not read the board
 METRICS = 4  # largest number of metrics of an iteration
 _CANCELLED = 64  # slots for the numbers of tasks that should stop; a task looks only for its own number
+_ALIGNED = 64  # bytes; the ring of tasks begins at a multiple
 _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
@@ -49,7 +61,7 @@ _RANK = np.dtype(
         ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.remote.relay` copies
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
-        ("name", "S32"),  # name of the task
+        ("name", "S48"),  # the call of an estimator, as users know it, or the name of another task
         ("doing", "S64"),  # text about its present work; empty if the other fields describe it
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
@@ -57,6 +69,9 @@ _RANK = np.dtype(
         ("left", "i4"),  # 1 + the status with which the rank has left by `os._exit`; 0 if it has not
         ("waits", "f8"),  # seconds for which the user's code on this rank waits for other ranks, 0 if it does not
         ("waits_in", "S96"),  # the line in which it waits, and what it calls there
+        ("in_gloo", "i1"),  # whether it waits inside of gloo, whose calls only the end of the process ends
+        ("done", "i8"),  # steps of `doing` that have ended, of so many of this rank; 0 of 0 if they are not counted
+        ("steps", "i8"),
         ("rows", "i8"),
         ("device_bytes", "i8"),  # bytes on the device for handles and fits
         ("run", "i8"),  # number of the run, counted from 1, of n_init runs
@@ -66,14 +81,36 @@ _RANK = np.dtype(
         ("metric_names", "S64"),  # names that the task registered, separated by commas
         ("seconds", "f8", (len(PHASES),)),
         ("passes", "f8", (len(PASSES),)),  # NaN if the task uses no network
-        ("tile", "S96"),  # last launch parameters, and the number of ranges of sizes that have tuned parameters
+        ("launch_shape", "S96"),  # the last launch shape, and the number of ranges of sizes that have tuned ones
         ("total", "f8"),  # seconds since the task arrived
         ("signs", "f8"),  # of a rank of another host: a number that grows with its use of a processor or a device
         ("memory", "i8"),  # of a rank of another host: bytes of its process
+        ("used", "f8"),  # of a rank of another host: seconds of processors that its process has used,
+        ("read", "f8"),  # and when they were read, by a clock of that host; 0 before the first time
         ("free", "i8"),  # of a rank of another host: bytes of its host that are free
+        ("ahead", "f8"),  # of a rank of another host: seconds by which its time.perf_counter is ahead of this host's
     ],
     align=True,
 )
+#: Number of iterations in the ring of a rank: a thousand, and the one before, from which the first of them is counted.
+#: The ring has one place more, for the entry that is being written.
+ITERATIONS = 1001
+_PLACES = ITERATIONS + 1
+ITERATION = np.dtype(
+    [
+        ("task", "u8"),
+        ("client", "i8"),
+        ("run", "i4"),
+        ("iteration", "i4"),
+        ("ended", "f8"),  # time.perf_counter at the end of the iteration, which the processes of a host share
+        ("total", "f8"),  # seconds since the task arrived
+        ("seconds", "f8", (len(PHASES),)),  # by phase, since the task arrived
+    ]
+)
+#: The ring has no entries before the one with the number `first`: of another host's, some may never have come.
+_RING = np.dtype([("count", "u8"), ("first", "u8"), ("entries", ITERATION, (_PLACES,))])
+_ENTRIES: int = _RING.fields["entries"][1]  # type: ignore[index]
+_COUNT, _ENTRY = struct.Struct("Q"), struct.Struct(f"Qqii{2 + len(PHASES)}d")  # the same in C's layout
 _HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=True)
 
 
@@ -82,13 +119,13 @@ def new_task_number() -> int:
     return int.from_bytes(os.urandom(7), "little") + 1
 
 
-def metrics_of(record: Any) -> dict[str, float]:
+def metrics_of(record: np.void) -> dict[str, float]:
     """Return the metrics of a rank's iteration by name, from its record in `Board.ranks`."""
     names = [name for name in record["metric_names"].decode().split(",") if name]
     return dict(zip(names, map(float, record["metrics"]), strict=False))
 
 
-def running(ranks: Any, number: int) -> list[int]:
+def running(ranks: npt.NDArray[Any], number: int) -> list[int]:
     """Return the ranks that run a task, without those on which the user's code has ended.
 
     Parameters
@@ -105,8 +142,10 @@ def running(ranks: Any, number: int) -> list[int]:
     return [int(rank) for rank in np.flatnonzero((ranks["task"] == number) & (ranks["ended"] != number))]
 
 
-def awaited(ranks: Any, number: int) -> str:
-    """Return the running task for which another task waits: ``"KMeans.fit of process 123 (iteration 17)"``.
+def awaited(ranks: npt.NDArray[Any], number: int) -> str:
+    """Return the running task for which another task waits: ``"KMeans.fit of prices.ipynb (iteration 17)"``.
+
+    A process that is no notebook, or of another host, has its number: ``"KMeans.fit of process 123"``.
 
     If that process has ended, the text says how long its task has run, and how to end it.
 
@@ -126,9 +165,10 @@ def awaited(ranks: Any, number: int) -> str:
     if not len(busy) or (ranks["task"] == number).any():
         return ""
     other = busy[0]
-    client = "another thread" if other["client"] == os.getpid() else f"process {other['client']}"
+    pid = int(other["client"])
+    client = "another thread" if pid == os.getpid() else _notebook(pid) or f"process {pid}"
     end = ""
-    if not _lives(int(other["client"])):
+    if not lives(pid):
         client += f", which has ended, while its call goes on, {other['total']:.0f} s by now"
         end = f"; to end it, {to_stop_call()}"
     first = "".join(f", {name} {value:.6g}" for name, value in list(metrics_of(other).items())[:1])
@@ -137,12 +177,14 @@ def awaited(ranks: Any, number: int) -> str:
     return f"{other['name'].decode()} of {client}{where}{end}"
 
 
-def _lives(pid: int) -> bool:
-    """Return whether a process of this host runs. A zombie does not."""
+def _notebook(pid: int) -> str:
+    """Return the file name of the notebook of a kernel of this user, as its Jupyter server has told it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
+        return ""
+    named = (each.partition(b"=")[2] for each in variables if each.startswith(b"JPY_SESSION_NAME="))
+    return Path(os.fsdecode(next(named, b""))).name
 
 
 class Board:
@@ -158,7 +200,9 @@ class Board:
     ranks : numpy.ndarray of shape (size,)
         A structured array with one record per rank.
     every : numpy.ndarray of shape (size + 1,)
-        The same, with the record of the helper rank (see `xpulab.engine.helper`) at the end; zeros without a helper.
+        The same, with the record of the helper rank (see `xpulab.engine.hosts.helper`) at the end; zeros without one.
+    ring : Ring
+        The tasks for the ranks, if all of them are on this host.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -166,15 +210,21 @@ class Board:
         whole = block.array((block.nbytes,), np.uint8)
         self._head: Any = whole[: _HEAD.itemsize].view(_HEAD)
         size = int(self._head["size"][0])
-        self.every: Any = whole[_HEAD.itemsize : _HEAD.itemsize + (size + 1) * _RANK.itemsize].view(_RANK)
+        rings = _HEAD.itemsize + (size + 1) * _RANK.itemsize
+        self.every: Any = whole[_HEAD.itemsize : rings].view(_RANK)
         self.ranks: Any = self.every[:size]
         self._cancelled: Any = self._head["cancelled"][0]
         self._failed: Any = self.every["failed"]
+        self._rings: Any = whole[rings : rings + size * _RING.itemsize]
+        self.ring = Ring(whole[-Ring.nbytes(size) :].data, size)
+        self._ring_bytes: Any = self._rings.data  # packing into these takes a quarter of the time of an entry
 
     @classmethod
     def create(cls, size: int) -> Board:
         """Create a board for `size` ranks, all zeros."""
-        block = SharedBlock.create(_HEAD.itemsize + (size + 1) * _RANK.itemsize, "xpulab-board")
+        nbytes = _HEAD.itemsize + (size + 1) * _RANK.itemsize + size * _RING.itemsize
+        nbytes += -nbytes % _ALIGNED + Ring.nbytes(size)
+        block = SharedBlock.create(nbytes, "xpulab-board")
         block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)["size"] = size
         return cls(block)
 
@@ -217,7 +267,67 @@ class Board:
         """Return whether a rank raised an exception in this task."""
         return bool((self._failed == task).any())
 
+    def note(self, rank: int, *entry: float) -> None:
+        """Add an iteration to the ring of a rank: the fields of `iterations`, in their order, the phases one by one."""
+        at = rank * _RING.itemsize
+        (count,) = _COUNT.unpack_from(self._ring_bytes, at)
+        _ENTRY.pack_into(self._ring_bytes, at + _ENTRIES + _ENTRY.size * (count % _PLACES), *entry)
+        _COUNT.pack_into(self._ring_bytes, at, count + 1)  # last: a reader takes only entries that are complete
+
+    def iterations(self, rank: int) -> np.ndarray[Any, Any]:
+        """Return the last iterations of a rank, from the oldest to the newest, also of several tasks.
+
+        Returns
+        -------
+        numpy.ndarray
+            A structured array with the fields ``task``, ``client``, ``run``, ``iteration``, ``ended``, ``total`` and
+            ``seconds``, of which the last two count from the arrival of the task.
+        """
+        return self.iterations_since(rank, 0, ITERATIONS)[1]
+
+    def iterations_since(self, rank: int, since: int, most: int) -> tuple[int, np.ndarray[Any, Any]]:
+        """Return iterations of a rank that `iterations` has, without the first `since` that the rank has ever noted.
+
+        Parameters
+        ----------
+        rank, since : int
+        most : int
+            Largest number of iterations; the oldest come first.
+
+        Returns
+        -------
+        int
+            How many iterations the rank had noted before those that are returned.
+        numpy.ndarray
+        """
+        ring = self._ring(rank)
+        if (count := int(ring["count"][0])) <= since:
+            return count, np.empty(0, ITERATION)
+        entries = ring["entries"][0].copy()
+        # The rank may have replaced the oldest entries meanwhile, and may be replacing one more.
+        first = max(since, int(ring["first"][0]), int(ring["count"][0]) - ITERATIONS)
+        found: np.ndarray[Any, Any] = entries[np.arange(first, min(first + most, count)) % _PLACES]
+        return first, found
+
+    def add_iterations(self, rank: int, first: int, entries: np.ndarray[Any, Any]) -> None:
+        """Add what `iterations_since` returned for a rank of another host to its ring. What is missing before is lost.
+
+        Parameters
+        ----------
+        rank, first : int
+        entries : numpy.ndarray
+            As `iterations` returns them, with ``ended`` by the clock of this host.
+        """
+        ring, end = self._ring(rank), first + len(entries)
+        known = int(ring["first"][0]) if first == int(ring["count"][0]) else first
+        ring["first"][0] = max(known, end - ITERATIONS)  # before a reader could see entries that are being replaced
+        ring["entries"][0][np.arange(first, end) % _PLACES] = entries
+        ring["count"][0] = end
+
+    def _ring(self, rank: int) -> Any:
+        return self._rings[rank * _RING.itemsize : (rank + 1) * _RING.itemsize].view(_RING)
+
     def close(self) -> None:
         """Close the shared memory."""
-        self._head = self._cancelled = self._failed = self.ranks = self.every = None
+        self._head = self._cancelled = self._failed = self.ranks = self.every = self._rings = self._ring_bytes = None
         self._block.close()

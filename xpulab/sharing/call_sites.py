@@ -40,8 +40,9 @@ def place(frame: FrameType) -> str:
     frames = [each for each in outward(frame) if is_users(each.f_code.co_filename)]
     if not frames:
         return "a library"
-    file, outermost = frames[0].f_code.co_filename, frames[-1].f_code.co_filename
-    within = "" if file == outermost or file.startswith("<%%xpu") else f" of {Path(file).name}"
+    file, outermost = frames[0].f_code.co_filename, frames[-1].f_code
+    of_script = file == outermost.co_filename and outermost.co_name == "<module>"
+    within = "" if of_script or file.startswith("<%%xpu") else f" of {Path(file).name}"
     if file.startswith("<") and within:  # a function without a file, which the notebook has sent
         within = f" of {frames[0].f_code.co_name}"
     call = _call(frames[0])

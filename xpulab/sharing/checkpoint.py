@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Checkpoint:
         """The argument for `open` in another process of the same user on this host."""
         return self._block.path
 
-    def write(self, state: dict[str, Any]) -> None:
+    def write(self, state: Mapping[str, object]) -> None:
         """Keep this state instead of the last one. A state that is too large for a slot is ignored."""
         self.write_packed(pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
 

@@ -30,14 +30,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xpulab.sharing.call_sites import called_module, is_users, outward, place
 
-__all__ = ["GLOO", "LAST_CHANCE", "TOLD", "Hangs", "Watch"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-#: Follows the line of a rank that waits in gloo, whose calls only the end of the process ends.
-GLOO = " inside of gloo"
+__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch"]
 
 #: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
 #: error.
@@ -90,7 +90,7 @@ class Watch:
     def answer_signals(self) -> None:
         """Let the main thread, which calls this method, show when it has returned from a call of mpi4py."""
 
-        def returned(*_: Any) -> None:
+        def returned(*_: object) -> None:
             self._returned = True
 
         signal.signal(_PROBE, returned)
@@ -109,7 +109,7 @@ class Watch:
         frame = sys._current_frames().get(self._main)
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
-            self._record["waits_in"] = (place(frame) + (GLOO if self._asleep else "")).encode()
+            self._record["waits_in"], self._record["in_gloo"] = place(frame).encode(), self._asleep > 0
         self._record["waits"] = seconds
         hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
         return hopeless if seconds else ""
@@ -176,7 +176,7 @@ class Hangs:
         Number of the task.
     """
 
-    def __init__(self, ranks: Any, number: int) -> None:
+    def __init__(self, ranks: npt.NDArray[Any], number: int) -> None:
         self._ranks, self._number = ranks, number
         self._seen = [(0.0, 0.0)] * len(ranks)  # what each rank has written, and when it wrote something new
         self._before: list[bool] = []  # which ranks had ended at the last look
@@ -195,6 +195,10 @@ class Hangs:
         now = time.monotonic()
         self._since = min(self._since, now)
         return self._described() if now - self._since >= LAST_CHANCE else ""
+
+    def in_gloo(self) -> bool:
+        """Return whether a rank waits inside of gloo."""
+        return bool((self._ranks["in_gloo"] & (self._ranks["waits"] > 0)).any())
 
     def _ended(self) -> list[bool]:
         return [bool(record["ended"] == self._number) for record in self._ranks]
@@ -219,7 +223,9 @@ class Hangs:
         """Say of each rank whether it waits, and where, or has ended."""
         groups: dict[str, list[str]] = {}
         for rank, ended in enumerate(self._ended()):
-            where = "" if ended else self._ranks["waits_in"][rank].decode(errors="replace")
+            record = self._ranks[rank]
+            in_gloo = " inside of gloo" if record["in_gloo"] else ""
+            where = "" if ended else record["waits_in"].decode(errors="replace") + in_gloo
             groups.setdefault(where, []).append(str(rank))
         finished = groups.pop("", [])
         said = [f"rank {', '.join(ranks)} {_verb('wait', ranks)} in {where}" for where, ranks in groups.items()]
@@ -243,7 +249,8 @@ def _polled(frame: FrameType | None, now: float) -> float:
     for each in outward(frame):
         variable = _POLLS.get((each.f_globals.get("__name__", ""), each.f_code.co_name))
         if variable is not None:
-            return max(0.0, now - each.f_locals.get(variable, now))
+            begun: float = each.f_locals.get(variable, now)
+            return max(0.0, now - begun)
     return 0.0
 
 

@@ -1,4 +1,4 @@
-"""The free memory of this host for this process. A container or a batch job may have less than the machine.
+"""The free memory of this host for this process, and what processes use. A container may have less than the machine.
 
 The Linux kernel kills a process that goes beyond the limit of its control group (cgroup), or of a control group above
 it, even if the host has free memory.
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-__all__ = ["available", "total"]
+__all__ = ["available", "resident", "total"]
 
 _PROCESS = Path("/proc/self")
 
@@ -44,6 +44,14 @@ def available(*, swap: bool = False) -> int:
     """
     free = psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)
     return int(min([free, *(left for _, left in _limits())]))
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of a process of this host that are in memory; 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def _limits() -> Iterator[tuple[float, float]]:

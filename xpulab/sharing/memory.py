@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import functools
 import mmap
 import os
 import pickle
+import tempfile
 import threading
 import time
 import weakref
@@ -26,7 +26,6 @@ __all__ = [
     "BlockPool",
     "MemoryPool",
     "SharedBlock",
-    "file_state",
     "keep_reachable",
     "prefer_huge_pages",
     "reachable",
@@ -51,10 +50,13 @@ class SharedBlock:
         Whether this process may write to the memory.
     """
 
+    _descriptor = -1  # until `__init__` has begun, which Ctrl-C may prevent
+
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
         self._descriptor = descriptor
         self.nbytes = nbytes
         self._writable = writable
+        self._mapped: ctypes.Array[ctypes.c_char] | None = None
 
     @classmethod
     def create(cls, nbytes: int, name: str = "xpulab") -> SharedBlock:
@@ -93,6 +95,34 @@ class SharedBlock:
         return block
 
     @classmethod
+    def create_on_disk(cls, nbytes: int, folder: str | None = None) -> SharedBlock:
+        """Create a block, all zeros, in a file without a name, whose pages the system writes to the disk when it needs.
+
+        Parameters
+        ----------
+        nbytes : int
+            Size in bytes.
+        folder : str, optional
+            Where the file is; by default the folder that the environment variable TMPDIR names, or /var/tmp, which no
+            system keeps in memory.
+
+        Raises
+        ------
+        MemoryError
+            If the folder's disk has too little space.
+        """
+        folder = folder or os.environ.get("TMPDIR", "/var/tmp")
+        try:
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, max(nbytes, 1))
+                return cls(os.dup(file.fileno()), nbytes, writable=True)
+        except OSError as error:
+            raise MemoryError(
+                f"no file of {nbytes:,} bytes in {folder}: {error}; set the environment variable TMPDIR to a folder on "
+                "a larger disk"
+            ) from error
+
+    @classmethod
     def open(cls, path: str, *, writable: bool = False) -> SharedBlock:
         """Open a block that another process created.
 
@@ -116,9 +146,11 @@ class SharedBlock:
             raise FileNotFoundError(f"the shared block {path} is gone")
         return cls(descriptor, status.st_size, writable=writable)
 
-    @functools.cached_property
+    @property
     def _map(self) -> ctypes.Array[ctypes.c_char]:
-        return _map(self._descriptor, max(self.nbytes, 1), self._writable)
+        if self._mapped is None:  # a cached_property has a lock for all blocks of the process, up to Python 3.11
+            self._mapped = _map(self._descriptor, max(self.nbytes, 1), self._writable)
+        return self._mapped
 
     @property
     def path(self) -> str:
@@ -214,6 +246,7 @@ class Closable(Protocol):
 
 
 Memory = TypeVar("Memory", bound=Closable)
+Shared = TypeVar("Shared")
 
 
 class MemoryPool(Generic[Memory]):
@@ -324,19 +357,15 @@ def _not_reachable(address: int) -> None:
 
 
 def shared_or_sent(
-    buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], bytes | dict[str, Any]]
-) -> list[bytes | dict[str, Any]]:
-    """Return the buffers of a pickle for another process: the bytes of small buffers, and descriptions of large ones.
+    buffers: Sequence[pickle.PickleBuffer], share: Callable[[np.ndarray[Any, Any]], Shared]
+) -> list[bytes | Shared]:
+    """Return the buffers of a pickle for another process: the bytes of small buffers, and where large ones are.
 
     Parameters
     ----------
     buffers : sequence of pickle.PickleBuffer
     share : callable
-        Copies a large buffer, an array of uint8, into shared memory, and returns the description of its place.
-
-    Returns
-    -------
-    list of bytes or dict
+        Copies a large buffer, an array of uint8, into shared memory, and returns where it is.
     """
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     return [share(raw) if raw.nbytes >= LEAST_SHARED else raw.tobytes() for raw in arrays]
@@ -345,18 +374,6 @@ def shared_or_sent(
 def restore(address: int, nbytes: int) -> None:
     """Replace the memory that `SharedBlock.overlay` has mapped by ordinary memory, filled with zeros."""
     _map_at(address, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-
-
-def file_state(file: int | str) -> list[int]:
-    """Return device, inode and time of the last change in ns. They show whether a file is the same as before.
-
-    Parameters
-    ----------
-    file : int or str
-        Descriptor or path of the file.
-    """
-    status = os.stat(file)
-    return [status.st_dev, status.st_ino, status.st_mtime_ns]
 
 
 def _map_at(address: int, length: int, flags: int, descriptor: int) -> None:

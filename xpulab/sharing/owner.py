@@ -1,4 +1,4 @@
-"""Make a process end when the notebook that it serves ends, also if the notebook crashes."""
+"""Make a process end when the notebook that it serves ends, also if the notebook crashes; whether a process runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["RECORD", "end_with", "successors"]
+__all__ = ["RECORD", "end_with", "lives", "successors"]
 
 #: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
 RECORD = "cluster.json"
 
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process of this host runs. A zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def end_with(pid: int, then: Callable[[], Sequence[int]] = list, last: Callable[[], object] = lambda: None) -> None:

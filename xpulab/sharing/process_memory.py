@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["ProcessMemory", "allow", "can_read"]
 
@@ -38,30 +39,32 @@ _read.argtypes = (ctypes.c_int, *(ctypes.POINTER(_Part), ctypes.c_ulong) * 2, ct
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """The memory of a process.
+    """The memory of a process from an address on.
 
     Attributes
     ----------
     pid : int
     started : str
         When the process started, in clock ticks since the system's start: the system uses pids again.
+    address : int
     """
 
     pid: int
     started: str
+    address: int
 
     @classmethod
-    def own(cls) -> ProcessMemory:
-        """Return the memory of this process."""
-        return cls(os.getpid(), _started(os.getpid()))
+    def of(cls, array: npt.NDArray[Any]) -> ProcessMemory:
+        """Return the memory of this process that has an array. The caller keeps the array alive."""
+        return cls(os.getpid(), _started(os.getpid()), array.ctypes.data)
 
-    def read(self, address: int, to: np.ndarray) -> None:
-        """Fill an array with the bytes at an address of the process.
+    def read(self, offset: int, to: npt.NDArray[Any]) -> None:
+        """Fill an array with bytes of the process.
 
         Parameters
         ----------
-        address : int
-            Where the bytes are in the memory of the process.
+        offset : int
+            Number of bytes after the address.
         to : numpy.ndarray
             Contiguous and writable.
 
@@ -70,7 +73,7 @@ class ProcessMemory:
         OSError
             If the process has ended, if it has no memory there, or if this process may not read its memory.
         """
-        place, left = to.ctypes.data, to.nbytes
+        address, place, left = self.address + offset, to.ctypes.data, to.nbytes
         while left:
             done = _read(self.pid, _Part(place, left), 1, _Part(address, left), 1, 0)
             if done <= 0:
@@ -84,19 +87,17 @@ class ProcessMemory:
             raise ProcessLookupError(f"process {self.pid}, whose memory has the rows, has ended")
 
 
-def can_read(memory: dict[str, Any], expected: bytes) -> bool:
+def can_read(memory: ProcessMemory, expected: bytes) -> bool:
     """Return whether this process reads these bytes in the memory of another one.
 
     Parameters
     ----------
-    memory : dict
-        Fields of `ProcessMemory`, and ``address``.
+    memory : ProcessMemory
     expected : bytes
     """
-    place = dict(memory)
-    address, found = place.pop("address"), np.zeros(len(expected), np.uint8)
+    found = np.zeros(len(expected), np.uint8)
     try:
-        ProcessMemory(**place).read(address, found)
+        memory.read(0, found)
     except OSError:
         return False
     return found.tobytes() == expected

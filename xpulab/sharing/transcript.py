@@ -27,7 +27,7 @@ _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
 
 
 def between(folder: Path, rank: int) -> Path:
-    """The file in the folder of a cluster's logs for what a rank prints while no code of the user runs."""
+    """Return the file in the folder of a cluster's logs for what a rank prints while no code of the user runs."""
     return folder / f"rank-{rank}.between.log"
 
 
@@ -165,9 +165,9 @@ class Transcripts:
         return "".join(self._texts[rank]).partition(RAISED)[2] if self._ends[rank] else ""
 
     def close(self) -> None:
-        """Close the files, and remove the empty ones."""
-        for path in reversed(self.paths if self._files else []):
-            file = self._files.pop()
+        """Close the files, and remove the empty ones. A call goes on with what an interrupt of another one has left."""
+        while self._files:
+            file, path = self._files.pop(), self.paths[len(self._files)]
             if not os.fstat(file).st_size:
                 Path(path).unlink(missing_ok=True)
             os.close(file)

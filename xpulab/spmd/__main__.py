@@ -17,19 +17,40 @@ import time
 import traceback
 import types
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, TypedDict
 
 from xpulab.console.commands import numbers
+from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.hangs import Watch
 from xpulab.sharing.leaving import tell_exits
-from xpulab.sharing.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
+
+if TYPE_CHECKING:
+    from xpulab.sharing.board import Board
 
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
 
 _FIRST, _LOOK = 2.0, 0.5  # seconds until the first look at where the script is, and between two looks
+
+
+class Run(TypedDict, total=False):
+    """What ``xpulab run`` tells its ranks: its pid, its pipes by their descriptors, and the path of the board.
+
+    A rank adds its number, and, when its script has ended, that it has told so.
+    """
+
+    pid: int
+    out: list[int]
+    err: list[int]
+    status: int
+    ports: list[int]
+    board: str
+    mpi: dict[str, object]
+    variables: list[str]
+    rank: int
+    told: bool
 
 
 def main() -> None:
@@ -44,7 +65,7 @@ def main() -> None:
         del sys.path[0]
     for stream in (sys.stdout, sys.stderr):  # whole lines, so that lines of several ranks do not mix
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    run = json.loads(os.environ.pop(RUN, "null"))
+    run: Run | None = json.loads(os.environ.pop(RUN, "null"))
     if run is not None:
         owner.end_with(run["pid"])
         run["rank"] = options.rank
@@ -68,14 +89,14 @@ def main() -> None:
         _end_all(status, alone=run is None)
 
 
-def _send_output(run: dict[str, Any]) -> None:
+def _send_output(run: Run) -> None:
     """Redirect standard output and standard error to the pipes of this rank, also for libraries and children."""
-    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
-        with _pipe(run, run[name][run["rank"]]) as pipe:
+    for stream, pipes in ((sys.stdout, run["out"]), (sys.stderr, run["err"])):
+        with _pipe(run, pipes[run["rank"]]) as pipe:
             os.dup2(pipe.fileno(), stream.fileno())
 
 
-def _torchrun(run: dict[str, Any]) -> None:
+def _torchrun(run: Run) -> None:
     """Set torchrun's variables, with a port of rank 0, which tells the other ranks its number by a pipe."""
     rank, size, width = run["rank"], len(run["out"]), len("65535")
     port = Port()
@@ -90,29 +111,29 @@ def _torchrun(run: dict[str, Any]) -> None:
     Torchrun(rank, port, [(LOOPBACK, number)] * size, [0] * size, run["variables"], is_script=True)
 
 
-def _pipe(run: dict[str, Any], descriptor: int, mode: str = "wb") -> IO[bytes]:
+def _pipe(run: Run, descriptor: int, mode: str = "wb") -> IO[bytes]:
     """Return a pipe of ``xpulab run``, open for writing or reading."""
     return open(f"/proc/{run['pid']}/fd/{descriptor}", mode, buffering=0)
 
 
-def _tell_status(run: dict[str, Any], status: int) -> None:
+def _tell_status(run: Run, status: int) -> None:
     """Tell ``xpulab run`` that the script has ended on this rank."""
     run["told"] = True
     with _pipe(run, run["status"]) as pipe:
         pipe.write(f"{run['rank']} {status}\n".encode())
 
 
-def _tell_exit(run: dict[str, Any], status: int) -> None:
+def _tell_exit(run: Run, status: int) -> None:
     """Tell ``xpulab run`` that this rank leaves by `os._exit`, if its script has not ended."""
     if not run.get("told"):
         with _pipe(run, run["status"]) as pipe:
             pipe.write(f"{run['rank']} {status} left\n".encode())
 
 
-def _watch(run: dict[str, Any]) -> None:
+def _watch(run: Run) -> None:
     """Start a thread that ends this rank with an error if it waits for other ranks for ever."""
 
-    def opened() -> Any:
+    def opened() -> Board:
         from xpulab.sharing.board import Board  # imports NumPy, which takes longer than many a script
 
         return Board.open(run["board"])

@@ -6,28 +6,59 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 
 from xpulab._sklearn import _get_output_config
 from xpulab.deploy.plan.probe import core_ranges
+from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
 from xpulab.spmd._local import LocalRows, checked, kind_of, on_host
-from xpulab.spmd._ranks import Ranks, ranks
+from xpulab.spmd._ranks import ProgramRanks, ranks
 
-__all__ = ["on_ranks"]
+if TYPE_CHECKING:
+    import dpctl
+    import dpnp
+    from dpctl.tensor import usm_ndarray
+
+__all__ = ["estimators_of", "on_ranks"]
 
 _ROWS = ("X", "X_test")
 _BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
 _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
 
 
-def on_ranks(proxy: Any) -> Any:
+def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]:
+    """Return the names of the estimators of a package, and a function that makes the one with a name for the ranks.
+
+    They are a module's `__all__` and `__getattr__`.
+
+    Parameters
+    ----------
+    package : module
+        A package with estimators of xpulab in its `__all__`.
+    """
+    proxies = {name: getattr(package, name) for name in package.__all__}
+    proxies = {name: each for name, each in proxies.items() if isinstance(each, type) and issubclass(each, Proxy)}
+
+    @functools.cache
+    def made(name: str) -> Any:
+        if name not in proxies:
+            home = package.__name__.replace("xpulab.", "xpulab.spmd.", 1)
+            raise AttributeError(f"module {home!r} has no attribute {name!r}")
+        return on_ranks(proxies[name])
+
+    return sorted(proxies), made
+
+
+def on_ranks(proxy: type[Proxy]) -> type[Proxy]:
     """Return the estimator of `sklearnex.spmd` for one of xpulab's estimators.
 
     Every method that takes rows is called on all ranks, and each rank passes its own rows. A result with one entry per
@@ -44,7 +75,7 @@ def on_ranks(proxy: Any) -> Any:
         A subclass, with the same parameters and attributes.
     """
     home = f"xpulab.spmd.{proxy.__module__.split('.')[1]}"
-    namespace: dict[str, Any] = {"__doc__": _described(proxy), "__module__": home}
+    namespace: dict[str, object] = {"__doc__": _described(proxy), "__module__": home}
     for name, method in inspect.getmembers(proxy, inspect.isfunction):
         parameters = list(inspect.signature(method).parameters)
         takes_rows = len(parameters) > 1 and parameters[1] in _ROWS
@@ -58,7 +89,7 @@ def on_ranks(proxy: Any) -> Any:
     return type(proxy.__name__, (proxy,), namespace)
 
 
-def _described(proxy: Any) -> str:
+def _described(proxy: type[Proxy]) -> str:
     """Return the documentation of a proxy's estimator for the ranks."""
     _, _, rest = (inspect.getdoc(proxy) or "").partition("\n\n")
     return (
@@ -91,7 +122,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(method)
 
     @_with_queue(method)
-    def call(self: Any, *args: Any, queue: Any = None, **kwargs: Any) -> Any:
+    def call(self: Proxy, *args: object, queue: dpctl.SyclQueue | None = None, **kwargs: object) -> Any:
         here = ranks()
         given = signature.bind(self, *args, **kwargs).arguments
         X = next((given[name] for name in _ROWS if name in given), None)
@@ -99,7 +130,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
 
         def work() -> Any:
-            _require_queue(here, queue, X)
+            _require_queue(here, queue)
             with _joined(here, self, method.__name__, signature, (self, *args), kwargs) as bound:
                 return _like(X, method(*bound.args, **bound.kwargs))
 
@@ -113,13 +144,13 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(method)
 
     @_with_queue(method)
-    def call(self: Any, *args: Any, queue: Any = None, **kwargs: Any) -> Any:
+    def call(self: Proxy, *args: object, queue: dpctl.SyclQueue | None = None, **kwargs: object) -> Any:
         here = ranks()
         given = signature.bind(self, *args, **kwargs)
         X = given.arguments.get("X")
 
         def work() -> Any:
-            _require_queue(here, queue, X)
+            _require_queue(here, queue)
             for name, value in given.arguments.items():
                 if name in (*_ROWS, *_ALIGNED):
                     given.arguments[name] = on_host(value)
@@ -135,7 +166,9 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any = None) -> float:
+def _score(
+    self: Proxy, X: object, y: object, sample_weight: object = None, *, queue: dpctl.SyclQueue | None = None
+) -> float:
     """Return a classifier's mean accuracy, or a regressor's coefficient of determination, for the rows of all ranks.
 
     Parameters
@@ -156,7 +189,7 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
     here = ranks()
 
     def work() -> float:
-        _require_queue(here, queue, X)
+        _require_queue(here, queue)
         found = np.asarray(self.predict(on_host(X)))
         true = np.asarray(on_host(y))
         if found.shape != true.shape:
@@ -165,7 +198,7 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
         if weights.shape != (len(true),):
             raise ValueError(f"sample_weight has the shape {weights.shape}; expected ({len(true)},)")
 
-        def total(values: Any) -> Any:
+        def total(values: np.ndarray[Any, Any]) -> Any:
             return np.sum(here.exchange(np.tensordot(weights, values, 1)), axis=0)
 
         weight = total(np.ones(len(true)))
@@ -180,7 +213,7 @@ def _score(self: Any, X: Any, y: Any, sample_weight: Any = None, *, queue: Any =
     return work() if here.busy else here.together(work)
 
 
-def _require_queue(here: Ranks, queue: Any, X: Any) -> None:
+def _require_queue(here: ProgramRanks, queue: dpctl.SyclQueue | None) -> None:
     """Raise an error if the queue belongs to another device than this rank's device."""
     device = here.engine.device
     if queue is not None and queue.sycl_device != device.queue.sycl_device:
@@ -190,7 +223,7 @@ def _require_queue(here: Ranks, queue: Any, X: Any) -> None:
         )
 
 
-def _like(X: Any, result: Any) -> Any:
+def _like(X: Any, result: object) -> Any:
     """Return results with one entry per row as arrays of the same kind as X, on the queue of X."""
     module = kind_of(X)
     if module is None:
@@ -204,7 +237,12 @@ def _like(X: Any, result: Any) -> Any:
 
 @contextlib.contextmanager
 def _joined(
-    here: Ranks, estimator: Any, method: str, signature: inspect.Signature, args: Any, kwargs: Any
+    here: ProgramRanks,
+    estimator: Proxy,
+    method: str,
+    signature: inspect.Signature,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> Iterator[inspect.BoundArguments]:
     """Check that all ranks pass the same kinds of arguments, and replace arrays by handles for the rows of all ranks.
 
@@ -222,7 +260,7 @@ def _joined(
             "set_output(transform='default')"
         )
     facts = {"methods": f"{type(estimator).__name__}.{method}"}
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray[Any, Any] | dpnp.ndarray | usm_ndarray] = {}
     columns = None
     if name is not None and given[name] is not None:
         columns = getattr(given[name], "columns", None)
@@ -256,7 +294,7 @@ def _joined(
             handle.forget()
 
 
-def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
+def _aligned(value: npt.ArrayLike, name: str, n: int) -> np.ndarray[Any, Any]:
     """Check and return the targets or weights of this rank's rows.
 
     Raises
@@ -271,7 +309,7 @@ def _aligned(value: Any, name: str, n: int) -> np.ndarray[Any, Any]:
 
 
 @contextlib.contextmanager
-def _same_draws(state: Any) -> Iterator[None]:
+def _same_draws(state: tuple[object, ...] | None) -> Iterator[None]:
     """Open a context in which random_state=None draws the same on all ranks, from the generator of rank 0."""
     if state is None:
         yield
@@ -286,7 +324,7 @@ def _same_draws(state: Any) -> Iterator[None]:
             random.set_state(before)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """Return a text that is the same on two ranks only if they passed the same value."""
     if isinstance(value, (str, int, float, bool, type(None))):
         return repr(value)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.checks import check_array
-from xpulab.data import ShardedArray
+from xpulab.data import Holder, ShardedArray
+from xpulab.engine.dataset import PassedRows
 from xpulab.exceptions import HandleError
 from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.runtime.device import Device
 
+if TYPE_CHECKING:
+    import dpnp
+    from dpctl.tensor import usm_ndarray
+
 __all__ = ["LocalRows", "checked", "kind_of", "on_host"]
+
+T = TypeVar("T")
 
 #: Module of arrays on devices -> the class of these arrays. A release of dpctl has one of the last two modules.
 _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
 _FLOATS = [np.float64, np.float32]
 
 
-def kind_of(X: Any) -> Any:
+def kind_of(X: object) -> ModuleType | None:
     """Return the module of an array on a device: dpnp, dpctl.tensor or dpnp.tensor; None for everything else."""
     for name, array in _DEVICE_ARRAYS.items():
         module = sys.modules.get(name)  # X cannot be such an array if nobody has imported the module
@@ -31,7 +40,7 @@ def kind_of(X: Any) -> Any:
     return None
 
 
-def on_host(X: Any) -> Any:
+def on_host(X: object) -> Any:
     """Return an array on a device as a NumPy array, and everything else unchanged."""
     module = kind_of(X)
     return X if module is None else module.asnumpy(X)
@@ -77,9 +86,16 @@ class LocalRows(ShardedArray):
 
     stays = False
 
-    def __init__(self, ranks: Any, array: Any, bounds: list[int], argument: str, columns: Any = None) -> None:
+    def __init__(
+        self,
+        ranks: Holder,
+        array: np.ndarray[Any, Any] | dpnp.ndarray | usm_ndarray,
+        bounds: list[int],
+        argument: str,
+        columns: Sequence[object] | None = None,
+    ) -> None:
         super().__init__(ranks, (bounds[-1], *array.shape[1:]), array.dtype, bounds, columns)
-        self.array = array
+        self.array: Any = array
         self.argument = argument
         self._rows: Rows | None = None
 
@@ -88,8 +104,8 @@ class LocalRows(ShardedArray):
         """This rank's rows on the host."""
         return np.asarray(on_host(self.array))
 
-    def source(self, cluster: Any) -> dict[str, Any]:
-        """Return the description that tells this rank's engine to use these rows.
+    def source(self, cluster: Holder) -> PassedRows:
+        """Return what tells this rank's engine to use these rows.
 
         Raises
         ------
@@ -101,7 +117,7 @@ class LocalRows(ShardedArray):
                 "these rows were passed on the ranks, and this call is on a cluster; pass an array, or type: "
                 "from xpulab.spmd import ..."
             )
-        return {"local": self, "bounds": self.bounds}
+        return PassedRows(self.shape, self.dtype, self.bounds, self)
 
     def on_device(self, device: Device, sample_weight: np.ndarray[Any, Any] | None) -> Rows:
         """Return the rows on the device; they are copied at the first call."""
@@ -136,8 +152,8 @@ class LocalRows(ShardedArray):
             return self
         return LocalRows(self.cluster, self.values.astype(dtype), self.bounds, self.argument)
 
-    def check_weights(self, X: Any, only_non_negative: bool) -> None:
-        """Check these sample weights of the rows X, and convert them to the dtype of X; all ranks raise the same error.
+    def check_weights(self, dtype: DTypeLike, only_non_negative: bool) -> None:
+        """Check these sample weights, and convert them to the dtype of the rows; all ranks raise the same error.
 
         Raises
         ------
@@ -145,7 +161,7 @@ class LocalRows(ShardedArray):
             If a weight is NaN or infinite, if all weights are zero, or, with `only_non_negative`, if a weight is
             negative.
         """
-        self.array = self.values.astype(X.dtype)
+        self.array = self.values.astype(dtype)
         self.dtype = self.array.dtype
         finite, least = bool(np.isfinite(self.array).all()), float(self.array.min(initial=0.0))
         every = self._exchange((finite, least, bool(self.array.any())))
@@ -161,7 +177,7 @@ class LocalRows(ShardedArray):
         """Return the rows of all ranks, on each rank."""
         return np.concatenate(self._exchange(self.values))
 
-    def _exchange(self, thing: Any) -> list[Any]:
+    def _exchange(self, thing: T) -> list[T]:
         ranks: Any = self.cluster
-        found: list[Any] = ranks.exchange(thing)
+        found: list[T] = ranks.exchange(thing)
         return found

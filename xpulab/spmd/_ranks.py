@@ -13,30 +13,36 @@ import platform
 import signal
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import DTypeLike
 
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
-from xpulab.data import Outgoing
-from xpulab.deploy.cluster import in_place_of_cluster
-from xpulab.deploy.options import StartOptions
-from xpulab.deploy.tasks.answers import raise_errors
-from xpulab.deploy.tasks.rows import RowsOnEngines
+from xpulab.calls import interruptible
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.current import in_place_of_cluster
+from xpulab.deploy.tasks.answers import Answer, answer_of, raise_errors
+from xpulab.deploy.tasks.limits import Demand
 from xpulab.engine.algorithms import register_all
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
-from xpulab.exceptions import ClusterError, NeverAnsweredError, XpulabWarning
+from xpulab.exceptions import ClusterError, EngineLostError, NeverAnsweredError, XpulabWarning, error_fields
+from xpulab.report.display import Display
 from xpulab.report.fit import FitReport
 from xpulab.report.rendering import counted
+from xpulab.sharing.answers import Reply
+from xpulab.sharing.descriptions import EngineDescription
+from xpulab.sharing.memory import BlockPool, SharedBlock
+from xpulab.sharing.sources import Target
 
-__all__ = ["Ranks", "ranks"]
+__all__ = ["ProgramRanks", "ranks"]
 
 T = TypeVar("T")
 
@@ -48,8 +54,18 @@ class _Left(BaseException):
     """A rank has raised an exception, so that all ranks leave the call. Its argument is the list of their messages."""
 
 
-class Ranks(RowsOnEngines):
-    """The ranks of a script, or of a ``%%xpu`` cell.
+class _Message(TypedDict):
+    """What a rank sends to all others in an exchange: the thing that it passes, or its exception."""
+
+    status: str
+    thing: Any
+    engine: dict[str, object]
+    number: int
+    error: dict[str, str] | None
+
+
+class ProgramRanks:
+    """The ranks of a script, or of a ``%%xpu`` cell; for estimators, `xpulab.deploy.ranks.Ranks`.
 
     Parameters
     ----------
@@ -61,34 +77,42 @@ class Ranks(RowsOnEngines):
     engine : Engine
     busy : bool
         Whether this rank is in a call.
-    facts : list of dict
-        Descriptions of all ranks, see `Engine.describe`.
+    facts : list of EngineDescription
+        Descriptions of all ranks.
+    unheard : dict of int to float
+    silence : float
+    recovers : bool
+    display : {"none"}
     warnings : tuple of str
     last_report : FitReport or None
     interrupted : Any
-        These three have the same meaning as in `XPUCluster`.
+        These have the same meaning as in `XPUCluster`.
     """
 
+    unheard: ClassVar[dict[int, float]] = {}
+    silence: ClassVar[float] = float("inf")
+    recovers: ClassVar[bool] = False
+    display: ClassVar[Display] = "none"
+    warnings: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, engine: Engine) -> None:
-        super().__init__(StartOptions(recover=False, silence=float("inf"), display="none"))
         self.engine = engine
         self.busy = False
-        self.warnings: tuple[str, ...] = ()
         self.last_report: FitReport | None = None
         self.interrupted: Any = None
+        self._blocks = BlockPool()
         self._number = _FIRST
         register_all()
-        self.facts = self._communicator().allgather(engine.describe())
-
-    @property
-    def running(self) -> bool:
-        """Always True, because this process is one of the ranks."""
-        return True
+        self.facts: list[EngineDescription] = self._communicator().allgather(engine.describe())
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return self.engine.size
+
+    def called(self, report: FitReport) -> None:
+        """Note a call of an estimator that begins."""
+        self.last_report = report
 
     def together(self, work: Callable[[], T]) -> T:
         """Call a function on all ranks. An exception on any rank becomes an error on all, which names the ranks.
@@ -135,7 +159,7 @@ class Ranks(RowsOnEngines):
         """Return what each rank has passed, in the order of the ranks. All ranks call this together."""
         return [message["thing"] for message in self._exchange_messages("thing", thing)]
 
-    def _exchange_messages(self, status: str, thing: Any, error: Exception | None = None) -> list[dict[str, Any]]:
+    def _exchange_messages(self, status: str, thing: object, error: Exception | None = None) -> list[_Message]:
         """Return the messages of all ranks, in the order of the ranks.
 
         Raises
@@ -144,10 +168,10 @@ class Ranks(RowsOnEngines):
             If a rank has raised an exception.
         """
         fact = self.facts[self.engine.rank]
-        place = {"rank": fact["rank"], "host": fact["host"], "device": fact["device"]["name"]}
-        message: dict[str, Any] = {"status": status, "thing": thing, "engine": place, "number": self._number}
+        place = {"rank": fact.rank, "host": fact.host, "device": fact.device.name}
+        message: _Message = {"status": status, "thing": thing, "engine": place, "number": self._number, "error": None}
         if error is not None:
-            message |= {"status": "error", "error": _error_fields(error)}
+            message["status"], message["error"] = "error", error_fields(error)
             self.engine.record["failed"] = self._number + 1  # ranks that are in the next task leave it
         messages = self._communicator().allgather(message)
         left = any(message["status"] == "error" for message in messages)
@@ -159,16 +183,22 @@ class Ranks(RowsOnEngines):
         return messages
 
     def _communicator(self) -> Any:
-        return self.engine.communicator(range(self.engine.size))
+        return self.engine.communicators.of(range(self.engine.size))
 
-    def _exchange(
-        self, name: str, payload: dict[str, Any], watch: Callable[[Any, int], None] | None
-    ) -> list[dict[str, Any]]:
-        """Run a task on this rank, and exchange the answers."""
-        self._number += 1
-        with self._cancelling():
-            reply = self.engine.run(name, self._number, payload)
-        return [message["thing"] for message in self._exchange_messages("reply", reply)]
+    def call(
+        self,
+        name: str,
+        payload: dict[str, Any],
+        watch: Callable[[Any, int], None] | None = None,
+        again: Callable[[EngineLostError], dict[str, Any]] | None = None,
+    ) -> Answer:
+        """Run a task on this rank, and exchange the answers. Nobody watches, and no rank can be lost."""
+        with interruptible(name):
+            self._number += 1
+            with self._cancelling():
+                reply = self.engine.run(name, self._number, payload)
+            replies = [message["thing"] for message in self._exchange_messages("reply", reply)]
+        return answer_of(name, replies)
 
     @contextlib.contextmanager
     def _cancelling(self) -> Iterator[None]:
@@ -182,27 +212,54 @@ class Ranks(RowsOnEngines):
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _require_running(self) -> Ranks:
-        return self
+    def outgoing(self) -> Outgoing:
+        """Return a context in which arrays are sent to the engine of this rank."""
+        return Outgoing(self._blocks)
 
-    def _engines_read(self) -> bool:
-        """Return False, because the rows of this rank are in its own process."""
-        return False
+    def made_handle(
+        self,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        bounds: list[int],
+        columns: Sequence[object] | None = None,
+        blocks: Sequence[SharedBlock] = (),
+        nan: bool = False,
+        stored: Sequence[int] | None = None,
+    ) -> ShardedArray:
+        """Return a handle for rows that a task is going to compute. They are freed when it is deleted."""
+        array = ShardedArray(self, shape, dtype, bounds, columns, nan=nan)
+        array.discard = self.release_with(array, array.id, blocks)
+        return array
+
+    def require_handle(self, array: ShardedArray) -> None:
+        """Do nothing: what a handle of this program has stands here as long as the handle."""
+
+    def require_room(self, rows: Demand) -> None:
+        """Do nothing: each rank passes rows that it has."""
+
+    def that_fit(self, rows: Demand) -> None:
+        """Return None: each rank has room for the rows that it passes."""
 
     def receive(
-        self, outgoing: Outgoing, X: Any, shape: tuple[int, ...], dtype: Any
-    ) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """Allocate memory for this rank's part of a result with one entry per row of X."""
-        mine = self.entries(X)
-        target, result = outgoing.receive((len(mine), *shape[1:]), dtype)
-        return {**target, "first": mine.start}, result
+        self,
+        outgoing: Outgoing,
+        bounds: list[int] | None,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        on_disk: bool = False,
+    ) -> tuple[Target, np.ndarray[Any, Any]]:
+        """Allocate memory for this rank's part of a result with one entry per row of a handle."""
+        assert bounds is not None
+        mine = range(*bounds[self.engine.rank : self.engine.rank + 2])
+        target, result = outgoing.receive((len(mine), *shape[1:]), dtype, on_disk)
+        return replace(target, first=mine.start), result
 
-    def entries(self, X: Any) -> range:
+    def entries(self, X: ShardedArray) -> range:
         """Return the indices of the rows of X that this rank has."""
         first, last = X.bounds[self.engine.rank : self.engine.rank + 2]
         return range(first, last)
 
-    def release_with(self, owner: Any, handle: str, blocks: Sequence[Any] = ()) -> Any:
+    def release_with(self, owner: object, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
         """Free the rows that this rank's engine keeps as `handle` when this process deletes `owner`."""
         import weakref
 
@@ -215,23 +272,14 @@ class Ranks(RowsOnEngines):
         return list(itertools.accumulate(self.exchange(n), initial=0))
 
 
-def _failed(reply: dict[str, Any]) -> bool:
+def _failed(reply: Reply) -> bool:
     return reply["status"] in ("error", "peer failed")
 
 
-def _error_fields(error: Exception) -> dict[str, str]:
-    return {
-        "type": type(error).__name__,
-        "module": type(error).__module__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-    }
+_ranks: list[ProgramRanks] = []
 
 
-_ranks: list[Ranks] = []
-
-
-def ranks() -> Ranks:
+def ranks() -> ProgramRanks:
     """Return the ranks of this program. The first call is made by all ranks together.
 
     Raises
@@ -242,7 +290,7 @@ def ranks() -> Ranks:
     if not _ranks:
         engine = this_engine() or _started()
         _require_all_ranks(engine)
-        _ranks.append(Ranks(engine))
+        _ranks.append(ProgramRanks(engine))
     return _ranks[0]
 
 

@@ -1,12 +1,6 @@
 """The estimators of `xpulab.covariance` for code that runs on the ranks."""
 
 from xpulab import covariance
-from xpulab.spmd._estimator import on_ranks
+from xpulab.spmd._estimator import estimators_of
 
-__all__ = [
-    "EmpiricalCovariance",
-    "IncrementalEmpiricalCovariance",
-]
-
-EmpiricalCovariance = on_ranks(covariance.EmpiricalCovariance)
-IncrementalEmpiricalCovariance = on_ranks(covariance.IncrementalEmpiricalCovariance)
+__all__, __getattr__ = estimators_of(covariance)

@@ -1,9 +1,6 @@
 """The estimators of `xpulab.ensemble` for code that runs on the ranks."""
 
 from xpulab import ensemble
-from xpulab.spmd._estimator import on_ranks
+from xpulab.spmd._estimator import estimators_of
 
-__all__ = ["RandomForestClassifier", "RandomForestRegressor"]
-
-RandomForestClassifier = on_ranks(ensemble.RandomForestClassifier)
-RandomForestRegressor = on_ranks(ensemble.RandomForestRegressor)
+__all__, __getattr__ = estimators_of(ensemble)

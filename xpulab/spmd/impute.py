@@ -1,8 +1,6 @@
 """The estimators of `xpulab.impute` for code that runs on the ranks."""
 
 from xpulab import impute
-from xpulab.spmd._estimator import on_ranks
+from xpulab.spmd._estimator import estimators_of
 
-__all__ = ["SimpleImputer"]
-
-SimpleImputer = on_ranks(impute.SimpleImputer)
+__all__, __getattr__ = estimators_of(impute)

@@ -1,8 +1,6 @@
 """The estimators of `xpulab.mixture` for code that runs on the ranks."""
 
 from xpulab import mixture
-from xpulab.spmd._estimator import on_ranks
+from xpulab.spmd._estimator import estimators_of
 
-__all__ = ["GaussianMixture"]
-
-GaussianMixture = on_ranks(mixture.GaussianMixture)
+__all__, __getattr__ = estimators_of(mixture)

@@ -1,22 +1,6 @@
 """The estimators of `xpulab.preprocessing` for code that runs on the ranks."""
 
 from xpulab import preprocessing
-from xpulab.spmd._estimator import on_ranks
+from xpulab.spmd._estimator import estimators_of
 
-__all__ = [
-    "MaxAbsScaler",
-    "MinMaxScaler",
-    "OneHotEncoder",
-    "PolynomialFeatures",
-    "QuantileTransformer",
-    "RobustScaler",
-    "StandardScaler",
-]
-
-MaxAbsScaler = on_ranks(preprocessing.MaxAbsScaler)
-MinMaxScaler = on_ranks(preprocessing.MinMaxScaler)
-OneHotEncoder = on_ranks(preprocessing.OneHotEncoder)
-PolynomialFeatures = on_ranks(preprocessing.PolynomialFeatures)
-QuantileTransformer = on_ranks(preprocessing.QuantileTransformer)
-RobustScaler = on_ranks(preprocessing.RobustScaler)
-StandardScaler = on_ranks(preprocessing.StandardScaler)
+__all__, __getattr__ = estimators_of(preprocessing)

@@ -23,12 +23,12 @@ from xpulab.exceptions import UsageError
 
 #: Names for code that runs on the ranks -> their modules.
 _ON_RANKS = {
-    "DistributedOptimizer": "words",
+    "DistributedOptimizer": "horovod",
     "Setting": "setting",
-    "allgather": "words",
-    "allreduce": "words",
-    "broadcast": "words",
-    "broadcast_parameters": "words",
+    "allgather": "horovod",
+    "allreduce": "horovod",
+    "broadcast": "horovod",
+    "broadcast_parameters": "horovod",
     "epochs": "loop",
     "init": "setting",
     "prepare": "loop",
@@ -70,4 +70,4 @@ def _under_mpi() -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_IN_NOTEBOOK, *_ON_RANKS})
+    return sorted({*_IN_NOTEBOOK, *_ON_RANKS})

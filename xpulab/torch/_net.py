@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -13,17 +13,22 @@ import skorch
 import torch
 from skorch.dataset import get_len
 
-from xpulab.data import Outgoing, ShardedArray, mapped
-from xpulab.deploy.cluster import XPUCluster, current_cluster
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.pickling import by_value
 from xpulab.estimator.call import Call
-from xpulab.estimator.interrupted import CallInterrupted, NothingToResumeError
+from xpulab.estimator.interrupted import CallInterrupted, Interruptible, NothingToResumeError
 from xpulab.exceptions import EngineLostError, NoClusterError, UsageError
 from xpulab.report.fit import FitReport
-from xpulab.sharing.checkpoint import Checkpoint
-from xpulab.sharing.memory import SharedBlock, shared_or_sent
+from xpulab.sharing.memory import shared_or_sent
+from xpulab.sharing.sources import SharedArray, Source
+from xpulab.sources.mapped import mapped
 from xpulab.torch._returned import returned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["NeuralNetClassifier", "NeuralNetRegressor"]
 
@@ -34,7 +39,7 @@ _OWN = ("report_", "_job", "_state")
 class _Shape:
     """Shape and dtype of the rows, for the report."""
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: object) -> None:
         first = next(iter(X.values())) if isinstance(X, dict) else X[0] if isinstance(X, list | tuple) else X
         self.shape = tuple(getattr(first, "shape", None) or (get_len(X),))
         self.ndim = len(self.shape)
@@ -44,21 +49,22 @@ class _Shape:
 class _Sending:
     """Sends a net and its rows to the engines, as often as needed. Large arrays travel through shared memory."""
 
-    again = True
+    def __init__(self, things: Mapping[str, Any]) -> None:
+        self._things = things
+        # The rows of a handle are lost with the engines.
+        self.again = not any(isinstance(things[name], Source) for name in ("X", "y"))
 
-    def __init__(self, call: Call, outgoing: Outgoing, things: Mapping[str, Any]) -> None:
-        self._call, self._outgoing, self._things = call, outgoing, things
+    def require_room(self) -> None:
+        """Do nothing: what a dataset needs is not known."""
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self, outgoing: Outgoing) -> dict[str, Any]:
         """Send everything, and return the arguments that say where it is."""
-        self._outgoing.drop()
         buffers: list[pickle.PickleBuffer] = []
-        with self._call.transfer():
-            head = _pickled(self._things, buffers.append)
-            return {"call": head, "buffers": shared_or_sent(buffers, self._outgoing.send)}
+        head = _pickled(self._things, buffers.append)
+        return {"call": head, "buffers": shared_or_sent(buffers, outgoing.send)}
 
 
-def _pickled(things: Mapping[str, Any], collect: Any = None) -> bytes:
+def _pickled(things: Mapping[str, Any], collect: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
     """Return the bytes of a net and its rows.
 
     Raises
@@ -86,7 +92,7 @@ def _owners(things: Mapping[str, Any]) -> list[Any]:
     return [*values, *map(type, values), *map(type, modules)]
 
 
-def _can_be_sent(value: Any) -> bool:
+def _can_be_sent(value: object) -> bool:
     try:
         by_value(value, [type(value)])
     except Exception:
@@ -94,12 +100,12 @@ def _can_be_sent(value: Any) -> bool:
     return True
 
 
-class _OnEngines:
+class _OnEngines(Interruptible):
     """What the estimators add to skorch's. Among the bases it comes first."""
 
     report_: FitReport
 
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **fit_params: Any) -> Any:
+    def partial_fit(self, X: object, y: object = None, classes: object = None, **fit_params: object) -> Any:
         """Train the module for `max_epochs` more epochs on all engines.
 
         Parameters
@@ -107,7 +113,7 @@ class _OnEngines:
         X : array-like, ShardedArray, torch.utils.data.Dataset, or a list or dict of arrays
             As skorch takes it. NumPy arrays travel through shared memory; the engines read the file of a memory-mapped
             one. A dataset is sent by value; one that reads files opens them on the engines.
-        y : array-like, optional
+        y : array-like or ShardedArray, optional
         classes : array, optional
             As in skorch.
         **fit_params : Any
@@ -135,11 +141,11 @@ class _OnEngines:
         """
         net: Any = self
         fit_params.pop("_routing_method", None)
-        cluster = current_cluster()
+        cluster = current_ranks()
         if not net.initialized_:
             net.initialize()
-        X, y = _here(X), _here(y)
-        net.check_data(X, y)
+        if not isinstance(y, ShardedArray):  # the ranks check the targets of a handle
+            net.check_data(X, y)
         job = {"X": X, "y": y, "fit_params": fit_params, "randoms": _randoms(), "epochs": net.max_epochs}
         return self._run(cluster, job, None)
 
@@ -163,12 +169,12 @@ class _OnEngines:
         job = {**vars(self)["_job"], "epochs": net.max_epochs}
         # The net itself has the state of the stopped one, and what the user has changed since.
         state = {name: value for name, value in vars(self)["_state"].items() if name != "net"}
-        return self._run(current_cluster(), job, state)
+        return self._run(current_ranks(), job, state)
 
-    def _run(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any] | None) -> Any:
+    def _run(self, cluster: Ranks, job: dict[str, Any], state: dict[str, Any] | None) -> Any:
         net: Any = self
         mine = {name: value for name, value in vars(self).items() if name not in _OWN}
-        rows = {name: mapped(job[name]) or job[name] for name in ("X", "y")}
+        rows = {name: _where(job[name], cluster) for name in ("X", "y")}
         things = {"class": type(self), "net": mine, **{name: job[name] for name in ("fit_params", "randoms")}, **rows}
         room = 64 << 20
         if hasattr(net, "module_"):
@@ -176,34 +182,22 @@ class _OnEngines:
         call = Call(self, "fit", _Shape(job["X"]), cluster, parameters=_parameters(net))
         vars(self)["report_"] = call.report
         vars(self)["_job"] = vars(self)["_state"] = None
-        kept: dict[str, Any] | None = None
+        arguments = {"resume": state, "epochs": job["epochs"], **self._where(), "every": _EVERY}
         try:
-            with call, cluster.outgoing() as outgoing, Checkpoint.create(room) as checkpoint:
-                try:
-                    answer = call.send(
-                        "NeuralNet.fit",
-                        _Sending(call, outgoing, things),
-                        checkpoint,
-                        resume=state,
-                        epochs=job["epochs"],
-                        **self._where(),
-                        every=_EVERY,
-                    )
-                finally:
-                    kept = checkpoint.read()
-                self._take(answer, call)
+            with call:
+                self._take(call.send("NeuralNet.fit", _Sending(things), room, **arguments), call)
         except CallInterrupted as interrupt:
-            raise CallInterrupted(self._keep_interrupted(interrupt, call, job, kept)) from None
+            raise CallInterrupted(self._keep_interrupted(interrupt, call, job)) from None
         except EngineLostError:
-            if kept is not None:
-                self._set(kept)
-                self._keep_state(cluster, job, kept)
+            if call.kept is not None:
+                self._set(call.kept)
+                self._keep_state(cluster, job, call.kept)
             raise
         if cluster.interrupted is self:
             cluster.interrupted = None
         return self
 
-    def _keep_state(self, cluster: XPUCluster, job: dict[str, Any], state: dict[str, Any]) -> None:
+    def _keep_state(self, cluster: Ranks, job: dict[str, Any], state: dict[str, Any]) -> None:
         """Keep what `resume` needs."""
         vars(self).update(_job=job, _state=state)
         cluster.interrupted = self
@@ -233,26 +227,24 @@ class _OnEngines:
         np.random.set_state(of_numpy)  # noqa: NPY002
         random.setstate(of_python)
 
-    def _keep_interrupted(
-        self, interrupt: CallInterrupted, call: Call, job: dict[str, Any], kept: dict[str, Any] | None
-    ) -> str:
+    def _keep_interrupted(self, interrupt: CallInterrupted, call: Call, job: dict[str, Any]) -> str:
         """Keep the state of an interrupted fit, and return a message that says what the user can do now."""
         answer = interrupt.answer
-        state = kept
+        state = call.kept
         if answer is not None and "state" in answer.results[0]:
             state = self._take(answer, call)
             if answer.results[0]["ended"]:
                 return call.had_ended()
-        elif kept is not None:
-            self._set(kept)
+        elif state is not None:
+            self._set(state)
         if state is None:
             return call.interrupted(" before its first step had ended")
-        self._keep_state(call.cluster, job, state)
+        self._keep_state(call.ranks, job, state)
         place = state["place"]
         at = f" in epoch {place['epoch'] + 1} after {place['step']} steps of it, of which it has the weights"
         return call.interrupted(at, resumes=True)
 
-    def forward_iter(self, X: Any, training: bool = False, device: str = "cpu") -> Any:
+    def forward_iter(self, X: object, training: bool = False, device: str = "cpu") -> Any:
         """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.
 
         Parameters
@@ -274,15 +266,13 @@ class _OnEngines:
             raise UsageError("received training=True; expected False: xpulab computes predictions of fitted modules")
         net.check_is_fitted()
         try:
-            cluster = current_cluster()
+            cluster = current_ranks()
         except NoClusterError as error:
             raise NoClusterError(f"{error}\nto compute without a cluster, type: net.to_skorch().predict(X)") from None
-        X = _here(X)
         mine = {name: value for name, value in vars(self).items() if name not in (*_OWN, "history_", "optimizer_")}
-        things = {"class": type(self), "net": mine, "X": mapped(X) or X, "y": None, "randoms": _randoms()}
-        call = Call(self, "predict", _Shape(X), cluster, parameters=_parameters(net))
-        with call, cluster.outgoing() as outgoing:
-            answer = call.send("NeuralNet.forward", _Sending(call, outgoing, things), **self._where())
+        things = {"class": type(self), "net": mine, "X": _where(X, cluster), "y": None, "randoms": _randoms()}
+        with Call(self, "predict", _Shape(X), cluster, parameters=_parameters(net)) as call:
+            answer = call.send("NeuralNet.forward", _Sending(things), **self._where())
             parts = [_received(result["parts"]) for result in answer.results]
         for part in parts:
             yield from part
@@ -380,12 +370,9 @@ class NeuralNetRegressor(_OnEngines, skorch.NeuralNetRegressor):
     """
 
 
-def _here(rows: Any) -> Any:
-    """Return rows that pickle can send: a handle's rows are gathered, in memory that the engines share."""
-    if isinstance(rows, ShardedArray):
-        rows.source(current_cluster())
-        return rows.gather()
-    return rows
+def _where(rows: object, cluster: Ranks) -> Any:
+    """Return rows that pickle can send; of a handle and of a memory-mapped file, where the engines find them."""
+    return rows.source(cluster) if isinstance(rows, ShardedArray) else mapped(rows) or rows
 
 
 def _randoms() -> tuple[Any, ...]:
@@ -393,15 +380,12 @@ def _randoms() -> tuple[Any, ...]:
     return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
 
-def _received(part: Any) -> Any:
+def _received(part: bytes | SharedArray) -> Any:
     """Return the outputs that a rank has sent."""
-    if isinstance(part, bytes):
-        return cloudpickle.loads(part)
-    with SharedBlock.open(part["path"]) as block:
-        return cloudpickle.loads(block.array((part["nbytes"],), np.uint8).tobytes())
+    return cloudpickle.loads(part if isinstance(part, bytes) else part.open().tobytes())
 
 
-def _parameters(net: Any) -> dict[str, Any]:
+def _parameters(net: skorch.NeuralNet) -> dict[str, Any]:
     """Return the parameters for the report, as plain values."""
     simple = {}
     for name, value in net.get_params(deep=False).items():

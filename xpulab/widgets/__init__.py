@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.status import ClusterStatus
+    from xpulab.widgets.board import ClusterBoard
+    from xpulab.widgets.board_view import BoardView
 
 __all__ = ["ClusterView", "NotebookViews", "TaskView", "TerminalViews", "install", "uninstall"]
 
 _undo: list[Callable[[], None]] = []
 _views: weakref.WeakKeyDictionary[XPUCluster, ClusterView] = weakref.WeakKeyDictionary()
+_boards: weakref.WeakKeyDictionary[XPUCluster, BoardView] = weakref.WeakKeyDictionary()
 
 
 def install(shell: InteractiveShell | None = None) -> None:
@@ -37,7 +40,7 @@ def install(shell: InteractiveShell | None = None) -> None:
         _undo.append(progress.subscribe(TextView))
         return
     assert shell is not None
-    from xpulab.widgets.accel_view import AccelView  # imports ipyparallel and scikit-learn
+    from xpulab.widgets.accel_view import AccelView  # imports ipyparallel
 
     views: CellViews = NotebookViews(shell) if in_notebook(shell) else TerminalViews(shell)
     _undo.extend([progress.subscribe(views), views.close, AccelView(shell).close])
@@ -49,6 +52,7 @@ def install(shell: InteractiveShell | None = None) -> None:
     for module, name, show in (
         ("xpulab.deploy.cluster", "XPUCluster", _show_cluster),
         ("xpulab.deploy.status", "ClusterStatus", _show_status),
+        ("xpulab.widgets.board", "ClusterBoard", _show_board),
     ):
         displays.for_type_by_name(module, name, show)
         _undo.append(lambda name=f"{module}.{name}": displays.pop(name, None))  # type: ignore[misc]
@@ -60,14 +64,17 @@ def uninstall() -> None:
         _undo.pop()()
     for view in list(_views.values()):
         view.close()
+    for board in list(_boards.values()):
+        board.close()
     _views.clear()
+    _boards.clear()
 
 
 def _show_cluster(cluster: XPUCluster) -> None:
     if cluster not in _views:
         if not cluster.running:
             raise NotImplementedError  # IPython then shows the object as if there were no view
-        _views[cluster] = ClusterView(cluster)
+        _views[cluster] = ClusterView(cluster, lambda: _board_of(cluster).widget)
     _views[cluster].show()
 
 
@@ -75,3 +82,17 @@ def _show_status(status: ClusterStatus) -> Any:
     if status.cluster is None:
         raise NotImplementedError
     _show_cluster(cast("XPUCluster", status.cluster))
+
+
+def _show_board(board: ClusterBoard) -> None:
+    _board_of(board.cluster).show()
+
+
+def _board_of(cluster: XPUCluster) -> BoardView:
+    """Return the view of a cluster's board. It follows the cluster from its first use on."""
+    if cluster not in _boards:
+        from xpulab.widgets.board import ClusterBoard
+        from xpulab.widgets.board_view import BoardView
+
+        _boards[cluster] = BoardView(ClusterBoard(cluster))
+    return _boards[cluster]

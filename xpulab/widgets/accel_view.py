@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from xpulab.acceleration import Lines, active
-from xpulab.deploy.cluster import find_current
+from xpulab.acceleration import active
+from xpulab.deploy.current import find_current
 from xpulab.report.rendering import in_notebook
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from xpulab.acceleration import Lines
 
 __all__ = ["AccelView"]
 
@@ -36,11 +38,11 @@ class AccelView:
         self._shell.events.unregister("pre_run_cell", self._begin)
         self._shell.events.unregister("post_run_cell", self._end)
 
-    def _begin(self, *_: Any) -> None:
+    def _begin(self, *_: object) -> None:
         self._log = None if (on := active()) is None else on.log
         self._before = (0, {}) if self._log is None else (self._log.total, dict(self._log.lacking))
 
-    def _end(self, *_: Any) -> None:
+    def _end(self, *_: object) -> None:
         on = active()
         log = self._log if on is None else on.log  # a cell may turn accel on or off
         if log is None:

@@ -9,7 +9,6 @@ visible, because front ends show an error instead of a widget without a kernel.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import math
 import threading
@@ -18,10 +17,14 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from xpulab.deploy.status_view import shapes_html, status_html
 from xpulab.report.progress import SHARE
 from xpulab.report.rendering import Html, as_of, block, counted, escape, style, widget_view
+from xpulab.widgets.pages import outside_cells
 
 if TYPE_CHECKING:
+    from ipywidgets import Widget
+
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.status import ClusterStatus, EngineStatus
 
@@ -40,13 +43,15 @@ class ClusterView:
     ----------
     cluster : XPUCluster
         Only its public state is read.
+    board : callable, optional
+        Returns the widget of the cluster's board, which a button shows; None if it cannot be shown.
     """
 
-    def __init__(self, cluster: XPUCluster) -> None:
+    def __init__(self, cluster: XPUCluster, board: Callable[[], Widget | None] | None = None) -> None:
         self._cluster = cluster
         self._engines: ClusterStatus | None = None  # the last status that had engines
         self._id = f"xpulab-{uuid.uuid4().hex}"
-        self._widget = _widget(cluster)
+        self._widget = _widget(cluster, board)
         self._shown: Any = None
         self._due = 0.0
         self._closed = threading.Event()
@@ -58,7 +63,7 @@ class ClusterView:
 
         status = self._status()
         if self._widget is not None:
-            _outside_cells(self._widget.update, status)
+            outside_cells(self._widget.update, status)
             display(self._widget.bundle(), raw=True)
         display(self._standing(status), raw=True, display_id=self._id)
         self._shown = _gist(status)
@@ -71,7 +76,7 @@ class ClusterView:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         """Return the widget, the HTML and the text in one output."""
         status = self._status()
         return {**(self._widget.bundle() if self._widget else {}), **self._standing(status)}
@@ -90,7 +95,7 @@ class ClusterView:
 
         status = self._status()
         if self._widget is not None:
-            _outside_cells(self._widget.update, status)
+            outside_cells(self._widget.update, status)
         if _gist(status) != self._shown and time.monotonic() >= self._due:
             display(self._standing(status), raw=True, display_id=self._id, update=True)
             self._shown = _gist(status)
@@ -126,56 +131,47 @@ def _with_steady_age(engine: EngineStatus) -> EngineStatus:
 
 def _ended(engine: EngineStatus) -> EngineStatus:
     """Return the status of an engine after its cluster was stopped: only its rank, host and device are left."""
-    gone: dict[str, Any] = dict.fromkeys(
-        ("memory_used", "memory_free", "device_bytes", "device_free", "heartbeat_age_s"), None
+    return dataclasses.replace(
+        engine,
+        state="ended",
+        run=0,
+        iteration=0,
+        memory_used=None,
+        memory_free=None,
+        device_bytes=None,
+        device_free=None,
+        heartbeat_age_s=None,
     )
-    return dataclasses.replace(engine, state="ended", run=0, iteration=0, **gone)
 
 
-def _widget(cluster: XPUCluster) -> _Widget | None:
+def _widget(cluster: XPUCluster, board: Callable[[], Widget | None] | None) -> _Widget | None:
     """Return the widget; None if ipywidgets is not installed."""
     try:
         import ipywidgets  # noqa: F401
     except ImportError:
         return None
-    return _outside_cells(_Widget, cluster)
-
-
-def _outside_cells(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function as if no cell were running. Otherwise the widget gets messages only after the cell has ended.
-
-    ipykernel 7 handles a widget's messages in the event loop from which the widget last sent. If this is the loop of a
-    cell, messages from the front end's own loop for widgets wait until the cell has ended.
-    """
-    from IPython.core.getipython import get_ipython
-
-    parent = getattr(getattr(get_ipython(), "kernel", None), "_shell_parent", None)
-
-    def detached() -> Any:
-        if isinstance(parent, contextvars.ContextVar):
-            parent.set({})
-        return call(*arguments)
-
-    return contextvars.copy_context().run(detached)
+    return outside_cells(_Widget, cluster, board)
 
 
 class _Widget:
     """The widget: the table, and the buttons below it."""
 
-    def __init__(self, cluster: XPUCluster) -> None:
+    def __init__(self, cluster: XPUCluster, board: Callable[[], Widget | None] | None) -> None:
         import ipywidgets
 
-        self._cluster = cluster
+        self._cluster, self._board = cluster, board
         self._table = ipywidgets.HTML()
+        self._shapes = ipywidgets.HTML()  # by itself, because each drawing folds it
         self._buttons = ipywidgets.HBox(layout={"align_items": "center"})
-        self._box = ipywidgets.VBox([self._table, self._buttons])
+        self._box = ipywidgets.VBox([self._table, self._buttons, self._shapes])
         self._box.add_class("xpu-live")
         self._running: bool | None = None  # whether the buttons are those of a running cluster
         self._busy = False
 
     def update(self, status: ClusterStatus) -> None:
         """Show a status. Parts that have not changed are not sent."""
-        self._table.value = status._repr_html_()
+        content = status.to_dict()
+        self._table.value, self._shapes.value = status_html(content, shapes=False), shapes_html(content)
         running = status.state != "stopped"
         if running != self._running and not self._busy:
             self._offer(running)
@@ -198,7 +194,13 @@ class _Widget:
         self._show(
             _button("Stop", "stop", lambda: self._ask(f"Stop {what}", "stopping", stop)),
             _button("Restart", "refresh", lambda: self._ask(f"Restart {what}", "restarting", restart)),
+            *([_button("Board", "bar-chart", self._show_board)] if self._board is not None else []),
         )
+
+    def _show_board(self) -> None:
+        """Show the board below the buttons; in JupyterLab it opens in a panel."""
+        if self._board is not None and (widget := self._board()) is not None:
+            self._box.children = (self._table, self._buttons, self._shapes, widget)
 
     def _ask(self, question: str, doing: str, call: Callable[[], Any]) -> None:
         """Show a question, and call the function only if the user confirms it."""
@@ -218,7 +220,7 @@ class _Widget:
         else:
             self._offer(self._cluster.running)
 
-    def _show(self, *children: Any) -> None:
+    def _show(self, *children: Widget) -> None:
         self._buttons.children = children
 
 
@@ -227,7 +229,7 @@ def _button(name: str, icon: str, press: Callable[[], None], style: str = "") ->
 
     button = ipywidgets.Button(description=name, icon=icon, button_style=style, tooltip=name)
     button.layout.width = "auto"
-    button.on_click(lambda _: _outside_cells(press))
+    button.on_click(lambda _: outside_cells(press))
     return button
 
 

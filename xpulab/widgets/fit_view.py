@@ -2,7 +2,8 @@
 
 The notebook's view is a display that is updated, not a widget. A widget is lost if the notebook is opened without its
 kernel. The last update of a display stays in the cell's output, in JupyterLab, Notebook, VS Code and nbconvert, and it
-needs no extension of the browser. Buttons of a widget would not work while the kernel is busy.
+needs no extension of the browser. Buttons of a widget would not work while the kernel is busy. Pages that do not get
+the updates, because they were loaded later, ask for them by a widget without a view; see `xpulab.widgets.pages`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from xpulab.report import kept
 from xpulab.report.calls import Calls
 from xpulab.report.record import FitRecord
 from xpulab.report.terminal import TextView
+from xpulab.widgets.pages import Drawing, Pages
+from xpulab.widgets.restoring import restore_while_cells_run
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -28,10 +32,17 @@ __all__ = ["CellViews", "NotebookViews", "TaskView", "TerminalViews"]
 _BYTES_PER_SECOND = 300_000
 #: In a loop of quick calls the calling thread draws. This is the largest share of its time for drawing.
 _SHARE = 0.02
+#: Seconds between two copies of the report of a running call on the disk, for a kernel that is restarted.
+_KEEP = 10.0
 
 
 class Output:
     """One output of a cell, which can be updated.
+
+    Parameters
+    ----------
+    pages : Pages
+        Keeps the drawings for pages that do not get the updates.
 
     Attributes
     ----------
@@ -39,51 +50,68 @@ class Output:
         Whether the output was shown.
     """
 
-    def __init__(self) -> None:
-        self.shown = False
-        self._id = f"xpulab-{uuid.uuid4().hex}"
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._name = uuid.uuid4().hex
+        self._drawn = 0
         self._due = 0.0
+
+    @property
+    def shown(self) -> bool:
+        """Whether the output was shown."""
+        return self._drawn > 0
 
     @property
     def due(self) -> bool:
         """Whether the output may be updated now."""
         return time.monotonic() >= self._due
 
-    def show(self, thing: Any) -> None:
-        """Show an object as HTML and as text."""
+    def show(self, thing: Calls | Report, runs: bool = False, final: bool = False) -> None:
+        """Show an object as HTML and as text; `final` says that no other drawing follows."""
         from IPython.display import display
 
         begun = time.thread_time()
-        bundle = {"text/html": thing._repr_html_(), "text/plain": str(thing)}
-        display(bundle, raw=True, display_id=self._id, update=self.shown)
-        self.shown = True
-        pause = max(sum(map(len, bundle.values())) / _BYTES_PER_SECOND, (time.thread_time() - begun) / _SHARE)
+        number = self._drawn + 1
+        html = self._pages.marked(thing._repr_html_(), self._name, number, final)
+        bundle = {"text/html": html, "text/plain": str(thing)}
+        display(bundle, raw=True, display_id=f"xpulab-{self._name}", update=self.shown)
+        self._drawn = number
+        sent = len(html) * self._pages.drawn(self._name, Drawing(number, html, runs, final))
+        size = sum(map(len, bundle.values())) + sent
+        pause = max(size / _BYTES_PER_SECOND, (time.thread_time() - begun) / _SHARE)
         self._due = time.monotonic() + pause
+
+    def end(self) -> None:
+        """Note that no other drawing follows."""
+        self._pages.ended(self._name)
 
 
 class TaskView:
     """The view of a task other than a call of an estimator, such as the start of a cluster."""
 
-    def __init__(self) -> None:
-        self._output = Output()
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._output = Output(pages)
 
     def update(self, report: Report) -> None:
         """Show the progress of ``report``."""
+        self._pages.await_drawings()
         if self._output.due:
-            self._output.show(report)
+            self._output.show(report, runs=True)
 
     def close(self, report: Report) -> None:
         """Show the final report."""
         if self._output.shown or report.lasting:
-            self._output.show(report)
+            self._output.show(report, final=True)
 
 
 class Cell:
     """The output of all calls of estimators in one cell: one report, or a table of several calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: Pages) -> None:
         self.calls = Calls()
-        self._output = Output()
+        self.pages = pages
+        self._output = Output(pages)
         self._stale = False
         self._lock = threading.Lock()
 
@@ -93,7 +121,7 @@ class Cell:
             self.calls.add(report)
             self._stale = not (now or self._output.due or self.calls.over)
             if not self._stale:
-                self._output.show(self.calls)
+                self._output.show(self.calls, self.calls.running, self.calls.over and not self.calls.running)
             return not self._stale
 
     def end(self) -> None:
@@ -101,7 +129,9 @@ class Cell:
         with self._lock:
             self.calls.over = True
             if self._stale or self.calls.tabled:
-                self._output.show(self.calls)
+                self._output.show(self.calls, self.calls.running, not self.calls.running)
+            elif not self.calls.running:
+                self._output.end()
 
 
 class CallView:
@@ -110,16 +140,28 @@ class CallView:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._updated = self._running = False
+        self._kept = time.monotonic()
 
     def update(self, report: FitRecord) -> None:
         """Show the progress of ``report``."""
+        self._cell.pages.await_drawings()
         self._updated = True
         self._running = self._cell.show(report) or self._running
+        if time.monotonic() - self._kept > _KEEP:
+            self._kept = time.monotonic()
+            _keep(report)
 
     def close(self, report: FitRecord) -> None:
         """Show how the call ended: now if the output shows it as running, otherwise at the cell's end at the latest."""
         if self._updated or report.lasting:
             self._cell.show(report, now=self._running)
+        else:
+            self._cell.calls.leave_out()
+
+
+def _keep(report: FitRecord) -> None:
+    """Keep a report, in a thread: the next cell need not wait for it, and the time is none of drawing the view."""
+    threading.Thread(target=kept.keep, args=(report,), name="xpulab-keep").start()
 
 
 class CellViews:
@@ -132,6 +174,7 @@ class CellViews:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._events = shell.events
+        self._last: FitRecord | None = None
         self._begin()
         self._events.register("pre_run_cell", self._begin)
         self._events.register("post_run_cell", self._end)
@@ -143,29 +186,50 @@ class CellViews:
 
     def __call__(self, report: Report) -> View | None:
         """Return the view of a report; None if the report's `display` is "none"."""
+        if isinstance(report, FitRecord):
+            self._last = report
         return None if report.display == "none" else self._view(report)
 
     def _view(self, report: Report) -> View:
         raise NotImplementedError
 
-    def _begin(self, *_: Any) -> None:
-        """Called when a cell begins."""
+    def _begin(self, *_: object) -> None:
+        """Begin the view of a cell."""
 
-    def _end(self, *_: Any) -> None:
-        """Called when a cell has ended."""
+    def _end(self, *_: object) -> None:
+        """End the view of a cell."""
+        if self._last is not None:
+            _keep(self._last)
+            self._last = None
 
 
 class NotebookViews(CellViews):
     """The views of a notebook, in which all calls of a cell share one output."""
 
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._pages = Pages()
+        self._busy = False
+        kernel = getattr(shell, "kernel", None)
+        self._restored = restore_while_cells_run(kernel, lambda: self._busy, self._pages.loaded)
+        super().__init__(shell)
+
+    def close(self) -> None:
+        """Make no more views."""
+        super().close()
+        self._restored()
+        self._pages.close()
+
     def _view(self, report: Report) -> View:
-        return CallView(self._cell) if isinstance(report, FitRecord) else TaskView()
+        return CallView(self._cell) if isinstance(report, FitRecord) else TaskView(self._pages)
 
-    def _begin(self, *_: Any) -> None:
-        self._cell = Cell()
+    def _begin(self, *_: object) -> None:
+        self._busy = True
+        self._cell = Cell(self._pages)
 
-    def _end(self, *_: Any) -> None:
+    def _end(self, *_: object) -> None:
+        self._busy = False
         self._cell.end()
+        super()._end()
 
 
 class TerminalViews(CellViews):
@@ -174,7 +238,7 @@ class TerminalViews(CellViews):
     def _view(self, report: Report) -> View:
         return TextView(report, whole=self._whole)
 
-    def _begin(self, *_: Any) -> None:
+    def _begin(self, *_: object) -> None:
         self._told = 0
 
     def _whole(self, report: Report) -> bool:

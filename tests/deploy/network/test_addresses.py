@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import xpulab
-from xpulab.deploy.mpi.command import Ranks
+from xpulab.deploy.mpi.command import RanksOfHost
 from xpulab.deploy.network.addresses import Address, addresses, is_here
 from xpulab.deploy.plan.plan import Offer, Plan, plan
 from xpulab.deploy.plan.probe import DeviceInfo, Probe
@@ -155,7 +155,7 @@ def test_the_helper_rank_is_the_last_one_and_on_the_notebooks_host() -> None:
     answer = plan([Offer(probed("b", CPU), "node2"), Offer(probed("c", CPU), "node3")])
     assert answer.n_processes == 2
     answer = replace(answer, address="10.0.0.1", interface="eth0", helper="lab")
-    assert answer.ranks_of_hosts == [Ranks("node2", 1), Ranks("node3", 1), Ranks("10.0.0.1", 1)]
+    assert answer.ranks_of_hosts == [RanksOfHost("node2", 1), RanksOfHost("node3", 1), RanksOfHost("10.0.0.1", 1)]
     assert answer.n_processes == 3
     for shown in (str(answer), answer._repr_html_()):
         assert "carries rows, computes nothing" in shown

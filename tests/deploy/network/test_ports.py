@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import zmq
 
 import xpulab
 from xpulab import cli
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.mpi.command import HERE, Found, Ranks
-from xpulab.deploy.network.ports import EACH_HOST, Ports, listening, ports
+from xpulab.deploy.mpi.command import HERE, Found, RanksOfHost
+from xpulab.deploy.network.ports import EACH_HOST, Ports, listening, ports, reserved
 from xpulab.exceptions import UsageError
 
 
@@ -41,10 +44,13 @@ def test_a_range_that_is_too_small_says_how_many_are_needed(capsys: pytest.Captu
 
 @pytest.fixture
 def few() -> Ports:
-    """Some ports of this host, of which all were free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as last:
-        port = last.getsockname()[1]
-    return Ports(port - 3, port)
+    """Some ports of this host that are free, below those that the system gives to other programs."""
+    while True:
+        found = Ports(first := random.randrange(20_000, 32_000), first + 3)
+        with contextlib.ExitStack() as listening_now, contextlib.suppress(OSError):
+            for port in range(found.first, found.last + 1):
+                listening_now.enter_context(socket.create_server(("127.0.0.1", port)))
+            return found
 
 
 CLAIMING = (
@@ -87,7 +93,8 @@ def test_each_mpi_is_told_the_ports_by_variables(monkeypatch: pytest.MonkeyPatch
 
     def variables(mpi: str) -> dict[str, str]:
         given, none = (
-            choice.command(mpi, [Ranks(HERE, 1)], ports=among).environment for among in (Ports(50000, 50100), None)
+            choice.command(mpi, [RanksOfHost(HERE, 1)], ports=among).environment
+            for among in (Ports(50000, 50100), None)
         )
         assert none.items() <= given.items()
         return {name: value for name, value in given.items() if name not in none}
@@ -114,3 +121,11 @@ def test_a_script_and_a_plan_show_the_ports(capsys: pytest.CaptureFixture[str], 
         rest = [str(script)] if "run" in words else []
         assert cli.main([*words, "--ports", "50000-50100", *rest]) == 0
         assert "I_MPI_PORT_RANGE=50000:50100" in capsys.readouterr().out
+
+
+def test_a_reserved_port_is_that_of_one_process_which_can_listen_on_it() -> None:
+    port = reserved()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))  # the system proposes no port which it refuses here
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind(f"tcp://127.0.0.1:{port}")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import xpulab
 from xpulab import cli
 from xpulab.deploy.mpi import intel
-from xpulab.deploy.mpi.command import HERE, Ranks
+from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.deploy.plan.plan import Plan, plan
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, probe
 from xpulab.exceptions import DeviceNotFoundError, PlanError
@@ -387,7 +387,7 @@ def test_plan_is_the_same_under_every_hash_seed() -> None:
 def test_text_is_a_table_with_warnings_and_idle_devices() -> None:
     assert str(plan(machine("laptop"), n=2)).splitlines() == [
         "Plan: 2 engines",
-        "  rank  host    device                        selector        cores   memory  float64  shared",
+        "  rank  host    device                        --devices       cores   memory  float64  shared",
         "     0  laptop  Intel(R) Iris(R) Xe Graphics  level_zero:0  0-1,4-5  7.0 GiB  no       yes",
         "     1  laptop  Intel(R) Iris(R) Xe Graphics  level_zero:0  2-3,6-7  7.0 GiB  no       yes",
         "  warning: 2 engines share level_zero:0 (Intel(R) Iris(R) Xe Graphics, GPU)",
@@ -475,7 +475,7 @@ def here() -> Probe:
 @pytest.mark.parametrize("n", [1, 3])
 def test_ranks_on_the_cpu_see_their_device_and_work_on_their_cores_only(here: Probe, n: int) -> None:
     answer = plan(here, n, devices="cpu")
-    start = intel.command([Ranks(HERE, n)])
+    start = intel.command([RanksOfHost(HERE, n)])
     command = list(start.words)
     for p in answer.ranks:
         rank = {"environment": answer.environment(p.rank), "cores": p.cores}

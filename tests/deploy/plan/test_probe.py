@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from xpulab.libraries import oneapi
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def driver(tmp_path: Path, environment: Callable[..., None]) -> Path:
     """The file for a replacement."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    environment(PYTHONPATH=str(tmp_path))
     return tmp_path / "dpctl.py"
 
 
@@ -48,8 +49,8 @@ def test_probe_travels_as_json() -> None:
     assert Probe.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def test_probe_sees_all_devices_whatever_the_users_shell_selects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "level_zero:7")
+def test_probe_sees_all_devices_whatever_the_users_shell_selects(environment: Callable[..., None]) -> None:
+    environment(ONEAPI_DEVICE_SELECTOR="level_zero:7")
     assert any(device.kind == "cpu" for device in probe().devices)
 
 
@@ -63,9 +64,8 @@ def test_probe_sees_only_the_cores_that_the_notebook_may_use() -> None:
     assert done.stdout.strip() == f"(({core},),)"
 
 
-def test_files_in_the_users_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dpctl.py").write_text("raise SystemExit('the wrong dpctl')")
-    monkeypatch.chdir(tmp_path)
+def test_files_in_the_users_folder_are_not_imported(empty_folder: Path) -> None:
+    (empty_folder / "dpctl.py").write_text("raise SystemExit('the wrong dpctl')")
     assert probe().devices
 
 

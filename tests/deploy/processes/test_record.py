@@ -6,7 +6,9 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +16,52 @@ import pytest
 
 from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan.plan import Plan, plan
-from xpulab.deploy.plan.probe import Probe
+from xpulab.deploy.plan.probe import Probe, core_ranges
 from xpulab.deploy.processes import record
 from xpulab.deploy.processes.record import Record, choose, find, identity, in_use, new_folder
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 
-FOLDERS = record._folders  # before the fixture replaces it
-
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def place(environment: Callable[..., None], tmp_path: Path) -> Path:
     """The folder for the clusters of these tests, and of no others."""
-    monkeypatch.setattr(record, "_folders", lambda: [str(tmp_path)])
+    environment(XPULAB_RUNTIME_DIR=str(tmp_path))
     return tmp_path
 
 
 def test_a_variable_names_the_only_folder_and_clusters_elsewhere_are_not_seen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Callable[..., None], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(record, "_folders", FOLDERS)
     mine, others = tmp_path / "mine", tmp_path / "others"
     mine.mkdir()
     others.mkdir()
     (tmp_path / "link").symlink_to(mine)
-    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(tmp_path / "link"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert FOLDERS() == [str(mine)]
+    environment(XPULAB_RUNTIME_DIR=str(tmp_path / "link"), XDG_RUNTIME_DIR=str(tmp_path))
     assert Path(started("one").folder).parent == mine
-    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(others))
+    environment(XPULAB_RUNTIME_DIR=str(others))
     with pytest.raises(NoClusterError):
         choose("one")
     assert Path(started("two").folder).parent == others
-    monkeypatch.setenv("XPULAB_RUNTIME_DIR", str(mine))
+    environment(XPULAB_RUNTIME_DIR=str(mine))
     assert choose(None).name == "one"
     for without in ("", None):
-        if without is None:
-            monkeypatch.delenv("XPULAB_RUNTIME_DIR")
-        else:
-            monkeypatch.setenv("XPULAB_RUNTIME_DIR", without)
-        assert FOLDERS()[0] == str(tmp_path)
-        assert str(Path("/tmp").resolve()) in FOLDERS()
+        environment(XPULAB_RUNTIME_DIR=without)
+        assert Path(started().folder).parent == tmp_path
+        everywhere = Record.create("here-too", os.getpid(), "1.0", hosts=True)
+        everywhere.write(processes={"controller": identity(os.getpid())})
+        try:
+            assert Path(everywhere.folder).parent == Path("/tmp").resolve()
+            assert choose("here-too").folder == everywhere.folder
+        finally:
+            shutil.rmtree(everywhere.folder)
 
 
 def started(name: str | None = None, pid: int | None = None) -> Record:
     me = identity(os.getpid())
     controller = me if pid is None else (pid, me[1])
     return Record.create(name, os.getpid(), "1.0").write(
-        processes={"controller": controller, "mpiexec": controller}, facts=[{}, {}]
+        processes={"controller": controller, "mpiexec": controller}, size=2
     )
 
 
@@ -124,10 +124,9 @@ def test_without_a_cluster_the_error_says_how_to_start_one() -> None:
     ],
 )
 def test_a_cluster_of_hosts_or_of_a_job_that_is_gone_is_started_there_again(
-    settings: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], command: str
 ) -> None:
-    gone = Record("/tmp/none", "gone", (1, 0.0), "0", settings=settings)
-    monkeypatch.setattr(record, "_sorted", lambda: ([], [gone]))
+    started("gone").write(processes={"controller": (ended(), 0.0)}, detached=True, settings=settings)
     with pytest.raises(NoClusterError) as error:
         choose("gone")
     assert str(error.value).endswith(f"type: {command}")
@@ -247,15 +246,14 @@ def found_on(machine: str) -> Probe:
 
 def test_every_view_shows_the_devices_that_another_notebook_uses() -> None:
     chosen = planned("cpu_only", 2)
-    lab = started("lab").write(plan=chosen.to_dict(), owner=(1, 0.0))
+    lab = started("lab").write(plan=chosen, owner=(1, 0.0))
     one = planned("cpu_only", 4).ranks[0]
     (said,) = in_use(chosen)
-    cores = record.core_ranges(core for rank in chosen.ranks for core in rank.cores)
+    cores = core_ranges(core for rank in chosen.ranks for core in rank.cores)
     assert said == (
-        f"in use: the cores {cores}, by the cluster lab (2 engines, of another notebook, process 1); calls take longer "
-        "while it computes; to end it, type: %xpu_cluster attach lab, and then %xpu_cluster stop"
+        f"in use: the cores {cores}, by the cluster lab (2 engines, process 1); calls take longer while it computes"
     )
-    assert f"the cores {record.core_ranges(one.cores)}, by" in in_use(dataclasses.replace(chosen, ranks=(one,)))[0]
+    assert f"the cores {core_ranges(one.cores)}, by" in in_use(dataclasses.replace(chosen, ranks=(one,)))[0]
     shown = dataclasses.replace(chosen, others=in_use(chosen))
     for view in (shown, Devices(found_on("cpu_only"), shown, False), ClusterStatus("running", 2, others=(said,))):
         assert said in str(view)
@@ -269,25 +267,32 @@ def test_every_view_shows_the_devices_that_another_notebook_uses() -> None:
 
 def test_a_plan_of_another_version_does_not_stand_in_the_way_of_calls() -> None:
     chosen = planned("cpu_only", 1)
-    content = chosen.to_dict()
-    content["ranks"][0]["colour"] = "blue"
-    started("newer").write(plan=content)
+    file = Path(started("newer").write(plan=chosen).folder, "cluster.json")
+    content = json.loads(file.read_text())
+    content["plan"]["ranks"][0]["colour"] = "blue"
+    file.write_text(json.dumps(content | {"climate": "mild"}))
     assert in_use(chosen) == ("the cluster newer, of another version of xpulab, runs too, and may use the same cores",)
 
 
 def test_the_owner_of_another_cluster_is_described() -> None:
     chosen = planned("cpu_only", 1)
-    started("mine").write(plan=chosen.to_dict())
-    assert "by the cluster mine (1 engine, of this process);" in in_use(chosen)[0]
-    started("kept").write(plan=chosen.to_dict(), detached=True)
-    assert [" detached);" in said for said in in_use(chosen)] == [True, False]
+    started("mine").write(plan=chosen)
+    assert "by the cluster mine of this process;" in in_use(chosen)[0]
+    started("kept").write(plan=chosen, detached=True, owner=(1, 0.0))
+    (said,) = in_use(chosen)
+    assert "by the cluster kept (2 engines, detached) and the cluster mine of this process; calls" in said
+    for number in range(20):
+        started(f"pupil {number}").write(plan=chosen, owner=(1, 0.0), notebook="exercise.ipynb")
+    (said,) = in_use(chosen)
+    assert said.count("the notebook exercise.ipynb (2 engines)") == 1
+    assert "and 19 other clusters; calls take longer while they compute" in said
 
 
 def test_a_gpu_in_use_is_named_and_the_cores_of_engines_on_gpus_are_free() -> None:
     every = planned("four_equal_gpus")
     first, second = (dataclasses.replace(every, ranks=every.ranks[i : i + 1]) for i in (0, 1))
     same_cores = dataclasses.replace(second.ranks[0], cores=first.ranks[0].cores)
-    started("gpu").write(plan=first.to_dict())
+    started("gpu").write(plan=first)
     assert in_use(dataclasses.replace(second, ranks=(same_cores,))) == ()
     (said,) = in_use(every)
     assert f"in use: {first.ranks[0].selector} ({first.ranks[0].device.name}), by the cluster gpu" in said

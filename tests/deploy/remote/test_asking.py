@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from xpulab.deploy.remote import asking
+from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.remote.asking import Asked
 
 
@@ -30,13 +31,18 @@ from xpulab.deploy.remote.asking import Asked
     ],
 )
 def test_words_of_ssh_and_of_the_host(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, said: str, problem: str
+    monkeypatch: pytest.MonkeyPatch,
+    environment: Callable[..., None],
+    tmp_path: Path,
+    status: int,
+    said: str,
+    problem: str,
 ) -> None:
     program = tmp_path / "program"
     program.write_text(f'#!/bin/sh\necho "$SAID" >&2\nexit {status}\n')
     program.chmod(0o755)
-    monkeypatch.setenv("SAID", said)
-    monkeypatch.setattr(asking.Ssh, "command", lambda self, words: [str(program)])
+    environment(SAID=said)
+    monkeypatch.setattr(Ssh, "command", lambda self, words: [str(program)])
     asked = Asked("node1", None, None, ["intel", "", ""])
     assert asked.answer() == {}
     asked.end()
@@ -45,10 +51,10 @@ def test_words_of_ssh_and_of_the_host(
 
 def test_a_host_that_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "echo 'a start file speaks'; echo '{\"first\": 1}'; read line; echo \"$line\""
-    monkeypatch.setattr(asking.Ssh, "command", lambda self, words: ["sh", "-c", program])
+    monkeypatch.setattr(Ssh, "command", lambda self, words: ["sh", "-c", program])
     asked = Asked("node1", None, None, [])
     assert asked.answer() == {"first": 1}
-    asked.say({"second": 2})
-    assert asked.answer() == {"second": 2}
+    asked.say({"source": "node1", "doors": []})
+    assert asked.answer() == {"source": "node1", "doors": []}
     asked.end()
     assert not asked.problem

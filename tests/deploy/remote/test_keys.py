@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ BATCH = "-oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=5"
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path: Path, environment: Callable[..., None]) -> Path:
     """A user's empty folders for data and for the home."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("HOME", str(tmp_path))
+    environment(XDG_DATA_HOME=str(tmp_path / "data"), HOME=str(tmp_path))
     return tmp_path
 
 
@@ -47,8 +47,8 @@ def test_ssh_uses_the_key_and_those_that_it_would_use_without(own: Path) -> None
     assert shlex.join(ssh.options("config")) == f"-F config {BATCH} -i {key} -i {own}/.ssh/id_rsa"
 
 
-def test_a_folder_with_a_percent_sign_is_none_of_sshs_tokens(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(own / "100%h"))
+def test_a_folder_with_a_percent_sign_is_none_of_sshs_tokens(own: Path, environment: Callable[..., None]) -> None:
+    environment(XDG_DATA_HOME=str(own / "100%h"))
     key = ssh.key_file()
     key.parent.mkdir(parents=True)
     key.touch()
@@ -83,13 +83,13 @@ def test_without_a_terminal_the_result_says_what_to_type(own: Path) -> None:
     assert Keys("/key", True, (HostKey("a", "reached"),)).ready
 
 
-def test_what_cannot_be_is_refused(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_is_refused(own: Path, environment: Callable[..., None]) -> None:
     with pytest.raises(UsageError, match="ssh-config"):
         make_keys([Address("node1")], "/no/such/file")
     (own / "data").touch()
     with pytest.raises(ClusterStartError, match=r"the folder .* for the key cannot be made"):
         make_keys([])
     (own / "data").unlink()
-    monkeypatch.setenv("PATH", "")
+    environment(PATH="")
     with pytest.raises(ClusterStartError, match="this host has no ssh-keygen; type: sudo apt install openssh-client"):
         make_keys([])

@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from descriptions import described
 
 from xpulab.deploy.launchers.ssh import CONNECT, HURRIED, Ssh
-from xpulab.deploy.mpi import openmpi
 from xpulab.deploy.options import StartOptions
 from xpulab.deploy.processes.processes import RELAY, Processes
 from xpulab.deploy.processes.record import Record, identity
-from xpulab.deploy.remote.relay import LOST, _Link
+from xpulab.deploy.remote.messages import LOST, Lost, Start
+from xpulab.deploy.remote.relay import _Link
 from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.deploy.tasks.engines import Engines
 from xpulab.exceptions import ClusterStartError, EngineLostError
 from xpulab.sharing.program import program
 
 
 @pytest.fixture
-def relayed(tmp_path: Path) -> Iterator[tuple[Processes, subprocess.Popen[bytes]]]:
+def relayed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Processes, subprocess.Popen[bytes]]]:
     """The processes of a cluster of which only the relay runs, and the process in its place."""
-    processes = Processes(Record(str(tmp_path), "test", identity(os.getpid()), "0"))
+    settings = {"mpi": getattr(request, "param", "intel")}
+    processes = Processes(Record(str(tmp_path), "test", identity(os.getpid()), "0", settings=settings).write())
     with subprocess.Popen(["sleep", "100"]) as relay:
         processes._watched[RELAY] = (relay.pid, os.pidfd_open(relay.pid))
         yield processes, relay
@@ -36,18 +39,24 @@ def relayed(tmp_path: Path) -> Iterator[tuple[Processes, subprocess.Popen[bytes]
     processes.leave()
 
 
+def logged(processes: Processes, text: str) -> None:
+    """Write what mpiexec has said."""
+    (processes.folder / "log").mkdir()
+    (processes.folder / "log" / "mpiexec.log").write_text(text)
+
+
 def test_a_relay_that_was_killed_is_named(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
     processes, relay = relayed
     assert processes.lost_on_hosts() is None
     relay.kill()
-    assert processes.lost_on_hosts() == {"why": "the relay, which connects the hosts, ended", "ranks": []}
+    assert processes.lost_on_hosts() == Lost("the relay, which connects the hosts, ended")
 
 
 def test_what_a_relay_has_lost_is_said_after_its_end(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
     processes, relay = relayed
     (processes.folder / LOST).write_text('{"why": "", "ranks": [2]}')
     relay.kill()
-    assert processes.lost_on_hosts() == {"why": "", "ranks": [2]}
+    assert processes.lost_on_hosts() == Lost(ranks=(2,))
 
 
 class _Here:
@@ -69,8 +78,8 @@ class _Here:
         return json.loads(path.read_text())
 
 
-def _begun(here: _Here, about: dict[str, Any]) -> _Link:
-    link = _Link("node1", here, about)
+def _begun(here: _Here, start: Start) -> _Link:
+    link = _Link("node1", here, start)
     link.process.wait(10)
     link.lines.read()
     assert not link.lines.open
@@ -157,28 +166,38 @@ runpy.run_module("xpulab.deploy.remote.agent", run_name="__main__")
 """
 
 
-class _Lost(Conversation):
-    """Engines that cannot be started again."""
+class _Lost:
+    """The life of engines that cannot be started again."""
 
-    def start(self) -> Any:
-        assert self._replaces
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def start(self) -> object:
+        assert self._engines.replaces
         raise ClusterStartError("node1: it cannot be reached")
 
     def logs(self, lines: int = 40) -> str:
         return ""
 
-    def _close(self, on_purpose: bool, keep_job: bool = False) -> None:
+    def close(self, on_purpose: bool, keep_job: bool = False) -> None:
         pass
+
+    def abandon(self) -> None:
+        pass
+
+    def to_go_on(self, over: bool = False) -> str:
+        return "%xpu_cluster start"
 
 
 def test_an_error_of_new_engines_begins_with_what_was_lost() -> None:
-    lost = _Lost(StartOptions())
+    engines = Engines(StartOptions())
+    engines.life = _Lost(engines)
     with pytest.raises(ClusterStartError) as error:
-        lost.start_again(EngineLostError("words\nlogs", "nothing was heard of node1 for 15 s"))
+        Conversation(engines).start_again(EngineLostError("words\nlogs", "nothing was heard of node1 for 15 s"))
     assert str(error.value) == (
         "nothing was heard of node1 for 15 s.\nNew engines could not be started: node1: it cannot be reached"
     )
-    assert not lost._replaces
+    assert not engines.replaces
 
 
 def test_ssh_waits_less_for_a_host_while_a_call_waits() -> None:
@@ -187,6 +206,7 @@ def test_ssh_waits_less_for_a_host_while_a_call_waits() -> None:
     assert HURRIED < CONNECT
 
 
+@pytest.mark.parametrize("relayed", ["openmpi"], indirect=True)
 @pytest.mark.parametrize(
     ("log", "said"),
     [
@@ -198,33 +218,28 @@ def test_ssh_waits_less_for_a_host_while_a_call_waits() -> None:
     ],
 )
 def test_the_engine_that_mpiexec_names_was_lost_first(
-    relayed: tuple[Processes, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, log: str, said: str
+    relayed: tuple[Processes, subprocess.Popen[bytes]], log: str, said: str
 ) -> None:
     """The relay may hear of an engine of this host, which Open MPI has ended, before it hears of another host's."""
     processes, relay = relayed
-    processes._mpi = openmpi
-    monkeypatch.setattr(processes, "logs", lambda lines=40: f"mpirun {log}")
-    monkeypatch.setattr(Record, "stopped", False)
-    monkeypatch.setattr(Conversation, "_close", lambda self, on_purpose, keep_job=False: None)
+    logged(processes, f"mpirun {log}")
     (processes.folder / LOST).write_text('{"why": "", "ranks": [0]}')
     relay.kill()
     relay.wait()
-    conversation = Conversation(StartOptions())
-    conversation._processes = processes
-    conversation.facts = [
-        {"rank": rank, "pid": 330 + rank, "host": "there", "here": False, "device": {"name": "d"}} for rank in range(3)
-    ]
+    engines = Engines(StartOptions())
+    engines.life, engines.processes = _Lost(engines), processes
+    engines.facts = [described(rank, pid=330 + rank, host="there", here=False) for rank in range(3)]
     with pytest.raises(EngineLostError) as lost:
-        conversation._require_alive(processes)
+        engines.require_alive(processes)
     assert lost.value.reason.startswith(said)
 
 
 @pytest.mark.parametrize(("log", "killed"), [("", True), ("[mpiexec@vm] Exit codes: [vm:0] 9,768", False)])
 def test_an_mpiexec_that_was_killed_says_nothing_of_ranks(
-    relayed: tuple[Processes, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, log: str, killed: bool
+    relayed: tuple[Processes, subprocess.Popen[bytes]], log: str, killed: bool
 ) -> None:
     processes, _ = relayed
-    monkeypatch.setattr(processes, "logs", lambda lines=40: log)
+    logged(processes, log)
     assert not processes.mpiexec_was_killed()  # this process has not started one
     with subprocess.Popen(["sleep", "100"]) as mpiexec:
         processes._watched["mpiexec"] = (mpiexec.pid, os.pidfd_open(mpiexec.pid))

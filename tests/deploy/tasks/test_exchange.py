@@ -12,17 +12,13 @@ from xpulab.deploy.tasks import exchange
 from xpulab.deploy.tasks.exchange import Exchange
 from xpulab.exceptions import EngineStuckError
 from xpulab.sharing.board import Board
+from xpulab.sharing.signals import Pressed
 
 
 class Never:
-    """A task that does not end, and the client that it was sent with."""
+    """A way to engines that never reply, and a task on it."""
 
-    msg_ids: tuple[str, ...] = ()
-
-    def broadcast_view(self) -> Never:
-        return self
-
-    def apply(self, *_: Any) -> Never:
+    def send(self, *_: Any) -> Never:
         return self
 
     def ready(self) -> bool:
@@ -31,18 +27,32 @@ class Never:
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def add_done_callback(self, call: Any) -> None:
+    def get(self) -> list[Any]:
+        raise AssertionError("it is not ready")
+
+    def forget(self) -> None:
         pass
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
-    monkeypatch.setattr(exchange, "_INTERRUPT_GRACE", 0.2)
+def board() -> Iterator[Board]:
     board = Board.create(2)
+    yield board
+    board.close()
+
+
+@pytest.fixture
+def sent(board: Board, monkeypatch: pytest.MonkeyPatch) -> Exchange:
+    monkeypatch.setattr(exchange, "_INTERRUPT_GRACE", 0.2)
     task = Exchange(Never(), board, "KMeans.fit", {})
     board.ranks["task"] = task.number
-    yield task
-    board.close()
+    return task
+
+
+def after_ctrl_c() -> Pressed:
+    pressed = Pressed()
+    pressed.note()
+    return pressed
 
 
 def waited(task: Exchange, watch: Any) -> list[Any]:
@@ -52,10 +62,10 @@ def waited(task: Exchange, watch: Any) -> list[Any]:
     def require_well() -> None:
         assert time.monotonic() < deadline, "it waits for ever"
 
-    return task.wait(require_well, watch, [])
+    return task.wait(require_well, watch, Pressed())
 
 
-def test_a_callback_that_fails_does_not_wait_for_ever(sent: Exchange) -> None:
+def test_a_callback_that_fails_does_not_wait_for_ever(sent: Exchange, board: Board) -> None:
     def fail(*_: Any) -> None:
         raise LookupError("a callback of mine")
 
@@ -63,13 +73,12 @@ def test_a_callback_that_fails_does_not_wait_for_ever(sent: Exchange) -> None:
     with pytest.raises(EngineStuckError, match=words) as caught:
         waited(sent, fail)
     assert isinstance(caught.value.__cause__, LookupError)
-    assert sent._board is not None
-    assert sent._board.cancelled(sent.number)
+    assert board.cancelled(sent.number)
 
 
 def test_an_interrupt_does_not_wait_for_ever(sent: Exchange) -> None:
     with pytest.raises(EngineStuckError, match="within 0 s of the interrupt"):
-        sent.wait(lambda: None, lambda *_: None, [1])
+        sent.wait(lambda: None, lambda *_: None, after_ctrl_c())
 
 
 def test_a_users_code_is_given_up_by_the_second_interrupt_only(
@@ -78,13 +87,13 @@ def test_a_users_code_is_given_up_by_the_second_interrupt_only(
     monkeypatch.setattr(exchange, "_USERS_GRACE", 0.1)
     monkeypatch.setattr(sent, "_signal_running", lambda: None)
     sent.name = "run"
-    pressed, waited_for = [1], 0.0
+    pressed, waited_for = after_ctrl_c(), 0.0
 
     def look(*_: Any) -> None:
         nonlocal waited_for
         waited_for = waited_for or time.monotonic() * bool(capsys.readouterr().err)
         if waited_for and time.monotonic() - waited_for > 0.5:
-            pressed.append(1)
+            pressed.note()
             raise KeyboardInterrupt
 
     with pytest.raises(EngineStuckError, match=r"rank 0, 1 was in a call .* at your second interrupt"):

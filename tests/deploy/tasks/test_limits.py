@@ -7,18 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from descriptions import GIB, described
 from scipy import sparse
+from sent import nothing_sent
 
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.deploy.tasks.limits import Demand, require_room
 from xpulab.exceptions import DeviceError, EngineError, NotEnoughMemoryError
-
-GIB = 1 << 30
-
-
-def fact(kind: str, selector: str, memory: int = 16 * GIB) -> dict[str, Any]:
-    return {"selector": selector, "device": {"name": "Arc", "device_type": kind, "memory": memory}}
 
 
 def rows(gib: float, n_engines: int = 2, **options: Any) -> Demand:
@@ -28,7 +24,7 @@ def rows(gib: float, n_engines: int = 2, **options: Any) -> Demand:
 
 
 def test_without_working_arrays_only_the_rows_count() -> None:
-    require_room(rows(8, work_per_row=0, work_share=0), [fact("cpu", "opencl:cpu")] * 2, [0, 0], 8.01 * GIB)
+    require_room(rows(8, work_per_row=0, work_share=0), [described(kind="cpu")] * 2, [0, 0], 8.01 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,7 @@ def test_without_working_arrays_only_the_rows_count() -> None:
     ],
 )
 def test_what_cpus_need_of_their_host(options: dict[str, Any], needs: float) -> None:
-    facts = [fact("cpu", "opencl:cpu")] * 2
+    facts = [described(kind="cpu")] * 2
     require_room(rows(8, **options), facts, [0, 0], 8.1 * needs * GIB)
     with pytest.raises(
         NotEnoughMemoryError, match=r"X of many .* needs \d.* of this host's memory .* are free; .*use fewer rows"
@@ -50,7 +46,7 @@ def test_what_cpus_need_of_their_host(options: dict[str, Any], needs: float) -> 
 
 
 def test_ranks_on_one_gpu_share_its_memory_with_what_it_holds() -> None:
-    one, two = [fact("gpu", "level_zero:0")] * 2, [fact("gpu", "level_zero:0"), fact("gpu", "level_zero:1")]
+    one, two = [described()] * 2, [described(), described(selector="level_zero:1")]
     plenty = 1e15
     require_room(rows(12), one, [0, GIB], plenty)
     with pytest.raises(NotEnoughMemoryError, match=r"on Arc \(level_zero:0\).* are free; .*%xpu_cluster plan"):
@@ -76,11 +72,10 @@ class TestOnEngines:
         fitted = KMeans(3, max_iter=2, random_state=0).fit(X)
         stored = sparse.csr_matrix(X[:20_000])
         monkeypatch.setattr("xpulab.deploy.tasks.rows.LEAST", 0)
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, nothing_sent(self.pair):
             patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
             patch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0))
-            patch.setattr(xpulab.XPUCluster, "_exchange", None)
-            self.pair.blocks.clear()
+            self.pair.rows.blocks.clear()
             for call in (KMeans(3).fit, fitted.predict, self.pair.scatter):
                 with pytest.raises(NotEnoughMemoryError, match=r"X of 200,000 × 8 float32 needs .* 1,?000 B are free"):
                     call(X)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,20 @@ from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
 from xpulab.preprocessing import MinMaxScaler, StandardScaler
 from xpulab.sharing.process_memory import ProcessMemory
+from xpulab.sharing.sources import ProcessRows, SharedRows, Source
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How each array of rows was sent: "memory" or "parts"."""
-    seen: list[str] = []
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[type[Source]]:
+    """How each array of rows was sent."""
+    seen: list[type[Source]] = []
     send = Outgoing.send_rows
 
-    def sending(outgoing: Outgoing, *arguments: Any) -> dict[str, Any]:
+    def sending(outgoing: Outgoing, *arguments: Any) -> Source:
         source = send(outgoing, *arguments)
-        seen.append(next(kind for kind in ("memory", "parts") if kind in source))
+        seen.append(type(source))
         return source
 
     monkeypatch.setattr(Outgoing, "send_rows", sending)
@@ -40,21 +41,25 @@ def X() -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_both_ways_give_the_same(current: xpulab.XPUCluster, sources: list[str], monkeypatch: Any, dtype: Any) -> None:
+def test_both_ways_give_the_same(
+    current: xpulab.XPUCluster, sources: list[type[Source]], monkeypatch: Any, dtype: Any
+) -> None:
     X = np.random.default_rng(0).normal(size=(100_003, 5)).astype(dtype)
     counts = [0] * (current.size - 1) + [len(X)]
     read, handle = KMeans(5, random_state=0, max_iter=3).fit(X), current.scatter(X, counts=counts)
-    assert sources == ["memory"] * 2
-    monkeypatch.setattr(current, "_readable", False)
+    assert sources == [ProcessRows] * 2
+    monkeypatch.setattr(current.rows, "readable", False)
     copied = KMeans(5, random_state=0, max_iter=3).fit(X)
-    assert sources[2:] == ["parts"]
+    assert sources[2:] == [SharedRows]
     np.testing.assert_array_equal(read.cluster_centers_, copied.cluster_centers_)
     np.testing.assert_array_equal(read.labels_, copied.labels_)
     np.testing.assert_array_equal(handle.gather(), X)
 
 
 @pytest.mark.parametrize("kind", ["small", "columns first", "every second", "whole numbers"])
-def test_other_arrays_are_copied(on_pair: xpulab.XPUCluster, sources: list[str], X: np.ndarray, kind: str) -> None:
+def test_other_arrays_are_copied(
+    on_pair: xpulab.XPUCluster, sources: list[type[Source]], X: np.ndarray, kind: str
+) -> None:
     rows: Any = {
         "small": X[:1000],
         "columns first": np.asfortranarray(X[:100_000]),
@@ -62,27 +67,27 @@ def test_other_arrays_are_copied(on_pair: xpulab.XPUCluster, sources: list[str],
         "whole numbers": (X[:100_000] * 10).astype(int),
     }[kind]
     handle = on_pair.scatter(rows)
-    assert sources == ["memory" if kind == "whole numbers" else "parts"]  # these become a new array of float64
+    assert sources == [ProcessRows if kind == "whole numbers" else SharedRows]  # these become a new array of float64
     np.testing.assert_array_equal(handle.gather(), rows)
 
 
 def test_engines_that_read_something_else_say_no(on_pair: xpulab.XPUCluster) -> None:
     proof = np.arange(4, dtype=np.uint8)
-    place = {**asdict(ProcessMemory.own()), "address": proof.ctypes.data}
+    memory = ProcessMemory.of(proof)
 
-    def answers(memory: dict[str, Any], expected: bytes) -> list[bool]:
+    def answers(memory: ProcessMemory, expected: bytes) -> list[bool]:
         return [result["read"] for result in on_pair.call("reads", {"memory": memory, "expected": expected}).results]
 
-    assert answers(place, proof.tobytes()) == [True, True]
-    assert answers(place, b"other") == [False, False]
-    assert answers({**place, "pid": 2**22 - 1}, proof.tobytes()) == [False, False]
-    assert answers({**place, "address": 8}, proof.tobytes()) == [False, False]
+    assert answers(memory, proof.tobytes()) == [True, True]
+    assert answers(memory, b"other") == [False, False]
+    assert answers(replace(memory, pid=2**22 - 1), proof.tobytes()) == [False, False]
+    assert answers(replace(memory, address=8), proof.tobytes()) == [False, False]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 199_999, 400_000])
 def test_nan_and_infinity_raise_the_error_of_scikit_learn(
-    on_pair: xpulab.XPUCluster, sources: list[str], X: np.ndarray, row: int, value: float
+    on_pair: xpulab.XPUCluster, sources: list[type[Source]], X: np.ndarray, row: int, value: float
 ) -> None:
     X = X.copy()
     X[row, 3] = value
@@ -92,15 +97,15 @@ def test_nan_and_infinity_raise_the_error_of_scikit_learn(
     assert "engine" not in str(caught.value)
     with pytest.raises(ValueError, match=f"Input X contains {word}"):
         on_pair.scatter(X)
-    assert sources == ["memory"] * 2
+    assert sources == [ProcessRows] * 2
     assert KMeans(2, n_init=1, max_iter=1).fit(X[:150_000] if row else X[1:]).n_iter_ == 1
 
 
-def test_nan_where_it_is_allowed(on_pair: xpulab.XPUCluster, sources: list[str], X: np.ndarray) -> None:
+def test_nan_where_it_is_allowed(on_pair: xpulab.XPUCluster, sources: list[type[Source]], X: np.ndarray) -> None:
     X = X.copy()
     X[7, 2] = np.nan
     ours, theirs = StandardScaler().fit(X), sklearn.preprocessing.StandardScaler().fit(X)
-    assert sources == ["memory"]
+    assert sources == [ProcessRows]
     np.testing.assert_allclose(ours.mean_, theirs.mean_, atol=1e-12)
     np.testing.assert_array_equal(ours.n_samples_seen_, theirs.n_samples_seen_)
     X[9, 1] = np.inf

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +17,11 @@ import pytest
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
-from xpulab.deploy.cluster import latest_cluster
+from xpulab.deploy.current import latest_cluster
 from xpulab.deploy.tasks import exchange
 from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
 LONG = "sum(range(10**11))"  # one call that does not check for signals
 SOME_SECONDS = "import time; any(map((time.monotonic() + 1.5).__lt__, iter(time.monotonic, None)))"
@@ -66,16 +67,15 @@ class Screen(io.StringIO):
         return super().write(text)
 
 
-def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster) -> None:
     screen = Screen()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", screen)
+    with contextlib.redirect_stdout(screen):
         run_cell(pair, "import time, os\nprint('first')\ntime.sleep(1)\nos.system('echo a child')\nprint('last')")
     assert screen.getvalue() == "[0-1] first\n[0-1] a child\n[0-1] last\n"
     assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
 
 
-def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster) -> None:
     screen = Screen()
     source = """
 import logging, sys, threading, time
@@ -87,8 +87,7 @@ def later():
 threading.Thread(target=later).start()
 print("of the cell")
 """
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", screen)
+    with contextlib.redirect_stdout(screen):
         run_cell(pair, source)
         assert screen.getvalue() == "[0-1] of the cell\n"
         deadline = time.monotonic() + 10
@@ -110,7 +109,9 @@ def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
     for module in "xpulab.deploy.tasks.users_code", "xpulab.sharing.transcript":
         monkeypatch.setattr(f"{module}.LIMIT", 1000)
     run_cell(pair, "print('x' * 1000)")
-    assert "rank 0-1 has printed 1000 B, the most that xpulab keeps of a rank's output" in capsys.readouterr().err
+    # The lines of the ranks are one line, unless one rank prints half a second after the other.
+    said = re.findall(r"rank (\S+) has printed 1000 B, the most that xpulab keeps of a rank's", capsys.readouterr().err)
+    assert said in (["0-1"], ["0", "1"], ["1", "0"])
 
 
 def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
@@ -214,13 +215,13 @@ def test_a_second_stop_ends_the_engines_in_a_long_call(
 def test_a_rank_that_stands_still_in_a_users_code_is_named_and_may_go_on(
     engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pid = engines.facts[1]["pid"]
+    pid = engines.facts[1].pid
     with after(0.3, lambda: os.kill(pid, signal.SIGSTOP)), after(3.0, lambda: os.kill(pid, signal.SIGCONT)):
         assert run_cell(engines, "import time; time.sleep(1); x = comm.allreduce(1)", out=["x"]).values["x"] == [2, 2]
     said = capsys.readouterr().err
     assert said.count("rank 1 has stood still for 1 s") == 1
     assert "the engines are ended 9 s from now" in said
-    assert engines.facts[1]["pid"] == pid
+    assert engines.facts[1].pid == pid
 
 
 def test_the_error_of_a_late_rank_is_told_to_those_that_wait_in_any_communicator(pair: xpulab.XPUCluster) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,19 +58,19 @@ def test_a_rank_that_is_stopped_for_a_moment_is_well() -> None:
 
 
 def test_the_agent_tells_of_a_rank_that_is_stopped_before_its_first_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, environment: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22")
+    environment(SSH_CONNECTION="127.0.0.1 50000 127.0.0.1 22")
     folder = tmp_path / "one"
     agent = _Agent({"folder": str(folder), "silence": 0.1, "mpi": "intel", "munge": ""})
     words = [sys.executable, "-c", "import time; time.sleep(100)", "xpulab.engine"]
-    environment = {**os.environ, "XPULAB_ENGINE": json.dumps({"folder": str(folder)})}
+    variables = {**os.environ, "XPULAB_ENGINE": json.dumps({"folder": str(folder)})}
 
     def told() -> bool:
         agent.look()
         return f'"an engine (pid {rank.pid}) was stopped while the cluster was starting"' in capsys.readouterr().out
 
-    with subprocess.Popen(words, env=environment) as rank:
+    with subprocess.Popen(words, env=variables) as rank:
         until(lambda: "xpulab.engine" in Path(f"/proc/{rank.pid}/cmdline").read_text())
         assert not told()
         rank.send_signal(signal.SIGSTOP)

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from xpulab.kernels.kmeans import distances as module
-from xpulab.kernels.kmeans.distances import transform
+from xpulab.kernels.kmeans.lloyd import transform
 from xpulab.kernels.rows import Rows
 
 
@@ -17,8 +16,8 @@ def test_transform_against_scipy(device, n, d, k, dtype):
     np.testing.assert_allclose(found, cdist(X, centers), rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-12)
 
 
-def test_transform_some_rows_at_a_time(device, monkeypatch):
-    monkeypatch.setattr(module, "_STAGE_BYTES", 1)
+@pytest.mark.usefixtures("least_memory")
+def test_transform_some_rows_at_a_time(device):
     X = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     parts = list(transform(Rows.upload(device, X), X[:5]))
     assert [part.shape for part in parts] == [(64, 5)] * 4 + [(44, 5)]

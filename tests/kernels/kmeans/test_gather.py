@@ -21,7 +21,7 @@ def test_a_subset_has_the_rows_and_weights_in_their_order(device, n, d, m, dtype
         some = subset(Rows.upload(device, X, given), places)
         assert (some.n_samples, some.sample_weight is None) == (m, given is None)
         np.testing.assert_array_equal(take(some, np.arange(m)), X[places])
-        np.testing.assert_array_equal(some.host_weights(), np.ones(m) if given is None else weights[places])
+        np.testing.assert_array_equal(some.weights_on_cpu(), np.ones(m) if given is None else weights[places])
 
 
 def test_batches_replace_each_other_and_end_with_weights_of_zero(device):
@@ -32,7 +32,7 @@ def test_batches_replace_each_other_and_end_with_weights_of_zero(device):
         rows, _ = batches.take(places)
         assert rows.n_samples == -(-m // BLOCK) * BLOCK
         np.testing.assert_array_equal(take(rows, np.arange(m)), X[places])
-        np.testing.assert_array_equal(rows.host_weights(), np.arange(rows.n_samples) < m)
+        np.testing.assert_array_equal(rows.weights_on_cpu(), np.arange(rows.n_samples) < m)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

@@ -3,7 +3,7 @@ import pytest
 from spirv import FLOAT64, capabilities
 
 from xpulab.kernels.kmeans.histogram import count_pixels, ranges
-from xpulab.kernels.kmeans.lloyd import assign, labels_to_host, new_labels
+from xpulab.kernels.kmeans.lloyd import assign, labels_on_cpu, new_labels
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.catalogue import find
 from xpulab.kernels.runtime.device import Device
@@ -45,7 +45,7 @@ def test_counts_are_those_of_numpy(device, n, d, k, features, dtype, shared):
     rows, labels = labelled(device, X, k)
     counts = count_pixels(rows, labels, k, features, LOW, HIGH, SHAPE, shared)
     assert (counts.dtype, counts.shape) == (np.int32, (k, *SHAPE))
-    np.testing.assert_array_equal(counts, expected(X, labels_to_host(labels, n), k, features))
+    np.testing.assert_array_equal(counts, expected(X, labels_on_cpu(labels, n), k, features))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.spatial.distance import cdist
 
 from xpulab.kernels.kmeans import lloyd, nearest
-from xpulab.kernels.kmeans.lloyd import assign, inertia, labels_to_host, lloyd_step, new_labels, own_distances
+from xpulab.kernels.kmeans.lloyd import assign, inertia, labels_on_cpu, lloyd_step, new_labels, own_distances
 from xpulab.kernels.rows import Rows
 
 FLOATS = [np.float32, np.float64]
@@ -59,9 +59,9 @@ def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
     weights = weights.astype(dtype).astype(np.float64) if weighted else np.ones(n)
     state = new_labels(device, n)
     for _ in range(3):
-        before = labels_to_host(state, n)
+        before = labels_on_cpu(state, n)
         sums, totals, changed = lloyd_step(rows, shift, centers, state)
-        labels = labels_to_host(state, n)
+        labels = labels_on_cpu(state, n)
         assert_nearest(labels, squared_distances(X, shift, centers), dtype)
         assert changed == np.count_nonzero(labels != before)
         expected_sums, expected_totals = sums_of(X, shift, labels, weights, k)
@@ -87,7 +87,7 @@ def test_a_separate_kernel_computes_sums_that_do_not_fit_into_groups(device, mon
         assert len(made) == i + 1
         for ours, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, right, rtol=0, atol=1e-7 * len(X))
-        np.testing.assert_array_equal(labels_to_host(alone, len(X)), labels_to_host(together, len(X)))
+        np.testing.assert_array_equal(labels_on_cpu(alone, len(X)), labels_on_cpu(together, len(X)))
         centers = (expected[0] / np.maximum(expected[1], 1)[:, None]).astype(np.float32)
 
 
@@ -134,7 +134,7 @@ def test_another_shift_or_k_starts_the_sums_anew(device):
     lloyd_step(rows, shift, centers, state)
     lloyd_step(rows, None, centers[:5] + shift, state)
     sums, totals, changed = lloyd_step(rows, None, centers[:5] + shift, state)
-    expected, counts = sums_of(X, np.zeros(3, np.float32), labels_to_host(state, 1000), np.ones(1000), 5)
+    expected, counts = sums_of(X, np.zeros(3, np.float32), labels_on_cpu(state, 1000), np.ones(1000), 5)
     assert changed == 0
     np.testing.assert_allclose(sums, expected, rtol=1e-6)
     np.testing.assert_array_equal(totals, counts)
@@ -145,7 +145,7 @@ def test_ties_go_to_the_first_centre(device):
     centers = np.repeat(X[:2], 20, axis=0)
     state = new_labels(device, 300)
     lloyd_step(Rows.upload(device, X), None, centers, state)
-    assert set(labels_to_host(state, 300)) == {0, 20}
+    assert set(labels_on_cpu(state, 300)) == {0, 20}
 
 
 def test_no_rows(device):
@@ -158,11 +158,11 @@ def test_no_rows(device):
     assign(rows, None, centers, state)
     assert inertia(rows, None, centers, state) == 0.0
     assert own_distances(rows, None, centers, state).shape == (0,)
-    assert labels_to_host(state, 0).shape == (0,)
+    assert labels_on_cpu(state, 0).shape == (0,)
 
 
 def test_new_labels_are_unset(device):
-    np.testing.assert_array_equal(labels_to_host(new_labels(device, 70), 70), np.full(70, -1))
+    np.testing.assert_array_equal(labels_on_cpu(new_labels(device, 70), 70), np.full(70, -1))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -171,12 +171,12 @@ def test_assign_gives_the_labels_of_a_step_and_may_come_between_steps(device, dt
     rows, stepped, assigned = Rows.upload(device, X), new_labels(device, 5000), new_labels(device, 5000)
     lloyd_step(rows, shift, centers, stepped)
     assign(rows, shift, centers, assigned)
-    np.testing.assert_array_equal(labels_to_host(assigned, 5000), labels_to_host(stepped, 5000))
+    np.testing.assert_array_equal(labels_on_cpu(assigned, 5000), labels_on_cpu(stepped, 5000))
     moved = centers[::-1].copy()
     assign(rows, shift, moved, assigned)
     sums, totals, changed = lloyd_step(rows, shift, moved, assigned)
     assert changed == 0
-    expected, counts = sums_of(X, shift, labels_to_host(assigned, 5000), np.ones(5000), 20)
+    expected, counts = sums_of(X, shift, labels_on_cpu(assigned, 5000), np.ones(5000), 20)
     np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     np.testing.assert_array_equal(totals, counts)
 
@@ -188,7 +188,7 @@ def test_inertia_and_own_distances(device, n, d, k, dtype):
     state = new_labels(device, n)
     plain, weighted = Rows.upload(device, X), Rows.upload(device, X, weights)
     assign(plain, shift, centers, state)
-    labels = labels_to_host(state, n)
+    labels = labels_on_cpu(state, n)
     own = ((X - shift).astype(np.float64) - centers.astype(np.float64)[labels]) ** 2
     tolerance = 1e-6 if dtype == np.float32 else 1e-13
     np.testing.assert_allclose(own_distances(weighted, shift, centers, state), own.sum(axis=1), rtol=50 * tolerance)
@@ -212,7 +212,7 @@ def test_a_far_offset_that_is_the_shift_loses_no_precision(device):
     centers = X[:10] - shift
     rows, state = Rows.upload(device, X), new_labels(device, 2000)
     lloyd_step(rows, shift, centers, state)
-    assert_nearest(labels_to_host(state, 2000), squared_distances(X, shift, centers), np.float32)
+    assert_nearest(labels_on_cpu(state, 2000), squared_distances(X, shift, centers), np.float32)
 
 
 @settings(max_examples=40, deadline=None)
@@ -225,7 +225,7 @@ def test_any_small_table(device, data, dtype):
     weights = data.draw(hnp.arrays(np.float64, n, elements=st.integers(0, 4).map(float)))
     state = new_labels(device, n)
     sums, totals, changed = lloyd_step(Rows.upload(device, X, weights), None, centers, state)
-    labels = labels_to_host(state, n)
+    labels = labels_on_cpu(state, n)
     zero = np.zeros(d, dtype)
     np.testing.assert_array_equal(labels, squared_distances(X, zero, centers).argmin(axis=1))
     expected, counts = sums_of(X, zero, labels, weights, k)
@@ -242,7 +242,7 @@ def test_trimmed_labels_can_be_used_again(device):
         for labels in (state, other):
             found = lloyd_step(rows, None, centers + np.float32(0.001 * step), labels)
         state.trim()
-        np.testing.assert_array_equal(labels_to_host(state, 3000), labels_to_host(other, 3000))
-    expected, counts = sums_of(X, np.zeros(14, np.float32), labels_to_host(state, 3000), np.ones(3000), 64)
+        np.testing.assert_array_equal(labels_on_cpu(state, 3000), labels_on_cpu(other, 3000))
+    expected, counts = sums_of(X, np.zeros(14, np.float32), labels_on_cpu(state, 3000), np.ones(3000), 64)
     np.testing.assert_allclose(found[0], expected, atol=1e-3)
     np.testing.assert_array_equal(found[1], counts)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xpulab.kernels.kmeans import nearest
-from xpulab.kernels.kmeans.lloyd import labels_to_host, lloyd_step
+from xpulab.kernels.kmeans.lloyd import labels_on_cpu, lloyd_step
 from xpulab.kernels.kmeans.nearest import find_nearest
 from xpulab.kernels.rows import Rows
 
@@ -33,7 +33,7 @@ def labels_of_all(device, rows, centers):
     state = new_labels(device, rows.n_samples)
     find_nearest(rows, None, centers, state, again=False)
     assert not state.span
-    return labels_to_host(state, rows.n_samples)
+    return labels_on_cpu(state, rows.n_samples)
 
 
 def looked_at(device, state):
@@ -47,7 +47,7 @@ def looked_at(device, state):
     [
         (10007, 14, 127, np.float32),
         (10007, 14, 127, np.float64),
-        (63, 14, 60, np.float32),
+        (63, 24, 60, np.float32),
         (1030, 600, 127, np.float32),
     ],
 )
@@ -57,11 +57,31 @@ def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
     counts = []
     for _ in range(40):
         sums, weights, _ = lloyd_step(rows, None, centers, state)
-        np.testing.assert_array_equal(labels_to_host(state, n), labels_of_all(device, rows, centers))
+        np.testing.assert_array_equal(labels_on_cpu(state, n), labels_of_all(device, rows, centers))
         counts.append(looked_at(device, state))
         centers = np.where(weights[:, None] > 0, sums / np.maximum(weights, 1)[:, None], centers).astype(dtype)
     assert counts[0] == n
     assert counts[-1] < n / 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_rows_have_the_labels_and_sums_of_the_kernel(device, dtype, weighted):
+    X, centers = data(150, 3, 20, dtype)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 150) if weighted else None
+    rows, state = Rows.upload(device, X, weights), new_labels(device, 150)
+    assert rows.are_few(20) == device.shares_memory
+    sums, weight, changed = lloyd_step(rows, X[0], centers - X[0], state)
+    expected = new_labels(device, 150)
+    find_nearest(rows, X[0], centers - X[0], expected, again=False)
+    labels = labels_on_cpu(expected, 150)
+    np.testing.assert_array_equal(labels_on_cpu(state, 150), labels)
+    w = np.ones(150) if weights is None else weights
+    np.testing.assert_allclose(weight, np.bincount(labels, w, 20), rtol=1e-6)
+    added = np.stack([np.bincount(labels, w * column, 20) for column in (X - X[0]).astype(np.float64).T], axis=1)
+    np.testing.assert_allclose(sums, added, rtol=1e-5, atol=1e-5)
+    assert changed == 150
+    assert lloyd_step(rows, X[0], centers - X[0], state)[2] == 0
 
 
 def test_rows_are_skipped_if_the_centres_stand_still(device):
@@ -77,7 +97,7 @@ def test_centres_that_jump_or_change_places(device):
     rows, state = Rows.upload(device, X), new_labels(device, 5000)
     for now in (centers, centers[::-1].copy(), np.roll(centers, 1, axis=0), centers + 5, centers * 0, centers):
         find_nearest(rows, None, now, state)
-        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+        np.testing.assert_array_equal(labels_on_cpu(state, 5000), labels_of_all(device, rows, now))
 
 
 def test_with_other_rows_another_shift_or_another_k_all_rows_are_compared(device):
@@ -90,7 +110,7 @@ def test_with_other_rows_another_shift_or_another_k_all_rows_are_compared(device
                 assert looked_at(device, state) == 5000
                 expected = new_labels(device, 5000)
                 find_nearest(rows, shift, now, expected, again=False)
-                np.testing.assert_array_equal(labels_to_host(state, 5000), labels_to_host(expected, 5000))
+                np.testing.assert_array_equal(labels_on_cpu(state, 5000), labels_on_cpu(expected, 5000))
 
 
 def test_ties_are_compared_and_go_to_the_first(device):
@@ -99,7 +119,7 @@ def test_ties_are_compared_and_go_to_the_first(device):
     rows, state = Rows.upload(device, X), new_labels(device, len(X))
     for _ in range(3):
         find_nearest(rows, None, centers, state)
-        np.testing.assert_array_equal(labels_to_host(state, len(X)), labels_of_all(device, rows, centers))
+        np.testing.assert_array_equal(labels_on_cpu(state, len(X)), labels_of_all(device, rows, centers))
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e18])
@@ -109,7 +129,7 @@ def test_rounding_and_overflow_never_skip_a_row_that_may_change(device, offset):
     for step in range(5):
         now = centers + np.float32(offset) + np.float32(step * 1e-3)
         find_nearest(rows, None, now, state)
-        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+        np.testing.assert_array_equal(labels_on_cpu(state, 5000), labels_of_all(device, rows, now))
 
 
 def test_few_centres_are_compared_with_every_row(device):
@@ -127,7 +147,7 @@ def test_slacks_that_save_no_time_pause_for_longer_and_longer(device):
         now = np.roll(centers, step, axis=0)  # every centre goes far
         find_nearest(rows, None, now, state)
         bounded.append(state.span > 0)
-        np.testing.assert_array_equal(labels_to_host(state, 5000), labels_of_all(device, rows, now))
+        np.testing.assert_array_equal(labels_on_cpu(state, 5000), labels_of_all(device, rows, now))
     tried = np.flatnonzero(bounded)
     assert tried[:2].tolist() == [2, 3]
     assert np.diff(tried[::2]).tolist() == sorted(np.diff(tried[::2]).tolist())
@@ -144,3 +164,17 @@ def test_after_a_pause_the_slacks_are_tried_again(device):
         find_nearest(rows, None, centers + np.float32(1e-6), state)
         assert state.span
     assert looked_at(device, state) < 500
+
+
+def test_a_pause_ends_once_the_centres_move_half_as_far(device):
+    X, centers = data(5000, 14, 127)
+    rows, state = Rows.upload(device, X), nearest.new_labels(device, 5000)
+    for step in range(6):  # those with slacks list all rows, and so the last one pauses
+        find_nearest(rows, None, np.roll(centers, step, axis=0), state)
+    assert not state.span
+    for step in (1e-3, 2e-3):
+        now = np.roll(centers, 5, axis=0) + np.float32(step)
+        find_nearest(rows, None, now, state)
+        assert state.span
+        np.testing.assert_array_equal(labels_on_cpu(state, 5000), labels_of_all(device, rows, now))
+    assert looked_at(device, state) < 2500

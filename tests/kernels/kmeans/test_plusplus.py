@@ -4,7 +4,7 @@ from scipy.sparse import csr_matrix
 from sklearn.cluster import kmeans_plusplus
 
 from xpulab.kernels.kmeans import dense, sparse
-from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, place_of, search, start
+from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, index_reaching, search, start
 from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.row_passes import take
 from xpulab.kernels.rows import Rows
@@ -88,8 +88,8 @@ def _csr(X):
 
 def test_the_place_in_running_sums_is_never_that_of_a_0():
     running = np.array([0.0, 0.0, 1.0, 1.0, 3.0, 3.0])
-    assert [place_of(running, v) for v in (0, 0.5, 1, 1.5, 3, 3.1, np.inf)] == [2, 2, 2, 4, 4, 4, 4]
-    assert place_of(np.zeros(3), 0.0) == 0
+    assert [index_reaching(running, v) for v in (0, 0.5, 1, 1.5, 3, 3.1, np.inf)] == [2, 2, 2, 4, 4, 4, 4]
+    assert index_reaching(np.zeros(3), 0.0) == 0
 
 
 def test_no_rows(device):

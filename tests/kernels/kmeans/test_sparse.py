@@ -40,7 +40,7 @@ def test_lloyd(device, n, d, k, density, dtype, with_weights):
     for _ in range(4):
         sums, totals, changed = ours.lloyd_step(mine, None, centers, labels)
         dense_sums, dense_totals, dense_changed = dense.lloyd_step(theirs, None, centers, expected)
-        np.testing.assert_array_equal(ours.labels_to_host(labels, n), dense.labels_to_host(expected, n))
+        np.testing.assert_array_equal(ours.labels_on_cpu(labels, n), dense.labels_on_cpu(expected, n))
         assert changed == dense_changed
         np.testing.assert_allclose(sums, dense_sums, rtol=0, atol=tolerance)
         np.testing.assert_allclose(totals, dense_totals, rtol=tolerance)
@@ -88,7 +88,7 @@ def test_rows_without_stored_values_are_zeros_whatever_the_memory_holds(device, 
     np.testing.assert_array_equal(np.concatenate(list(ours.transform(rows, centers))), np.tile([[5, 1]], (5, 1)))
     labels = ours.new_labels(device, 5)
     ours.lloyd_step(rows, None, centers, labels)
-    np.testing.assert_array_equal(ours.labels_to_host(labels, 5), np.ones(5))
+    np.testing.assert_array_equal(ours.labels_on_cpu(labels, 5), np.ones(5))
     assert ours.inertia(rows, None, centers, labels) == 5
 
 
@@ -120,7 +120,7 @@ def test_no_rows(device):
     labels, centers = ours.new_labels(device, 0), np.ones((2, 4), np.float32)
     sums, totals, changed = ours.lloyd_step(rows, None, centers, labels)
     assert (sums.shape, totals.tolist(), changed) == ((2, 4), [0, 0], 0)
-    assert ours.labels_to_host(labels, 0).size == ours.own_distances(rows, None, centers, labels).size == 0
+    assert ours.labels_on_cpu(labels, 0).size == ours.own_distances(rows, None, centers, labels).size == 0
     assert ours.inertia(rows, None, centers, labels) == 0
     assert list(ours.transform(rows, centers)) == []
     assert not ours.column_sums(rows).any()
@@ -153,7 +153,7 @@ def test_any_small_matrix_ties_and_all(device, data, dtype):
     rows, _ = uploaded(device, sparse.csr_matrix(table))
     labels = ours.new_labels(device, n)
     sums, totals, changed = ours.lloyd_step(rows, None, centers, labels)
-    found = ours.labels_to_host(labels, n)
+    found = ours.labels_on_cpu(labels, n)
     distances = ((table[:, None].astype(float) - centers[None]) ** 2).sum(axis=2)
     np.testing.assert_array_equal(found, distances.argmin(axis=1))
     expected = np.zeros((k, d))

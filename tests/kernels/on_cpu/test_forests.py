@@ -1,4 +1,4 @@
-"""Edges, places and sums over trees, against NumPy and scikit-learn."""
+"""Edges, bins and sums over trees, against NumPy and scikit-learn."""
 
 from math import comb
 
@@ -7,7 +7,7 @@ import pytest
 from sklearn.tree import DecisionTreeRegressor
 
 from xpulab.ensemble import RandomForestRegressor
-from xpulab.kernels.on_cpu.forests import Edges, Room, Rules, add_values, grow_tree
+from xpulab.kernels.on_cpu.forests import Edges, Rules, Workspace, add_values, grow_tree
 
 
 @pytest.mark.parametrize("values", [1, 2, 3, 254, 255, 256, 1000])
@@ -21,14 +21,14 @@ def test_each_value_is_between_its_edges(values):
         np.testing.assert_array_equal(edges, (present[1:] + present[:-1]) / 2)
     assert len(edges) <= 254
     two = Edges.between([edges, np.empty(0)])
-    places = two.places(np.stack([column, column], axis=1))
+    bins = two.bins(np.stack([column, column], axis=1))
     missing = np.isnan(column)
-    np.testing.assert_array_equal(places[~missing, 0], np.searchsorted(edges, column[~missing]))
-    assert (places[missing] == 255).all()
-    assert (places[~missing, 1] == 0).all()
+    np.testing.assert_array_equal(bins[~missing, 0], np.searchsorted(edges, column[~missing]))
+    assert (bins[missing] == 255).all()
+    assert (bins[~missing, 1] == 0).all()
 
 
-def test_more_values_than_places_have_about_as_many_rows_each():
+def test_more_values_than_bins_have_about_as_many_rows_each():
     column = np.random.default_rng(0).exponential(size=100_000).astype(np.float32)
     edges = Edges.of_column(column.copy())
     counts = np.bincount(np.searchsorted(edges, column))
@@ -67,14 +67,14 @@ def test_values_of_trees_are_added_in_their_order(n):
 
 def grown(X, y, weights, seed=0, classes=2, **rules):
     edges = Edges.between([Edges.of_column(column.copy()) for column in X.T])
-    places = edges.places(X)
+    bins = edges.bins(X)
     given = {
         "criterion": "gini", "max_features": X.shape[1], "min_samples_split": 2, "min_samples_leaf": 1,
         "min_weight_fraction_leaf": 0.0, "max_depth": 99, "min_impurity_decrease": 0.0, "max_leaf_nodes": -1,
     }  # fmt: skip
-    room = Room(*X.shape, (classes,))
+    workspace = Workspace(*X.shape, (classes,))
     y = np.asarray(y, np.float64).reshape(-1, 1)
-    return grow_tree(places, weights, edges, y, Rules(**{**given, **rules}), seed, room), places
+    return grow_tree(bins, weights, edges, y, Rules(**{**given, **rules}), seed, workspace), bins
 
 
 def purity(y, w, criterion):
@@ -100,7 +100,7 @@ def test_each_split_is_the_best_of_all(criterion, d):
     weights = rng.integers(0, 4, 300).astype(np.float64)
     y = rng.normal(size=300) + np.nan_to_num(X[:, 0])
     y = y if criterion == "squared_error" else (y * 1.5).round() % 3
-    tree, places = grown(X, y, weights, classes=0 if criterion == "squared_error" else 3, criterion=criterion)
+    tree, bins = grown(X, y, weights, classes=0 if criterion == "squared_error" else 3, criterion=criterion)
     there = {0: np.flatnonzero(weights)}
     sizes = []
     for number, node in enumerate(tree.nodes):
@@ -113,16 +113,16 @@ def test_each_split_is_the_best_of_all(criterion, d):
         else:
             np.testing.assert_allclose(tree.values[number, 0], np.bincount(some.astype(int), w, 3) / w.sum())
         if node["left_child"] < 0:
-            assert len(np.unique(some)) == 1 or (np.ptp(places[rows].astype(int), axis=0) == 0).all()
+            assert len(np.unique(some)) == 1 or (np.ptp(bins[rows].astype(int), axis=0) == 0).all()
             continue
         feature = int(node["feature"])
         assert np.isclose(node["threshold"], 2) or feature != 1
         worth = {}
         for f in range(d):
-            b = places[rows, f]
-            for place in np.unique(b):
+            b = bins[rows, f]
+            for last in np.unique(b):
                 for to_left in (False, True):
-                    left = (b <= place) & (b < 255) | (to_left & (b == 255))
+                    left = (b <= last) & (b < 255) | (to_left & (b == 255))
                     if 0 < left.sum() < len(left):
                         worth[left.tobytes()] = purity(some[left], w[left], criterion) + purity(
                             some[~left], w[~left], criterion

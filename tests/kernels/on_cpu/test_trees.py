@@ -20,8 +20,8 @@ from xpulab.kernels.on_cpu.trees import (
 def test_every_row_is_in_one_leaf_inside_its_boxes(n, d):
     X = np.random.default_rng(0).integers(0, 9, (n, d)).astype(float)
     tree = Tree.of(X.copy())
-    there = np.isfinite(tree.tiles[:, 0])
-    np.testing.assert_array_equal(tree.tiles.swapaxes(1, 2)[there], X[tree.order])
+    there = np.isfinite(tree.leaves[:, 0])
+    np.testing.assert_array_equal(tree.leaves.swapaxes(1, 2)[there], X[tree.order])
     np.testing.assert_array_equal(np.sort(tree.order), np.arange(n))
     np.testing.assert_array_equal(tree.boxes[1], [X.min(axis=0), X.max(axis=0)])
     np.testing.assert_array_equal(tree.boxes[1:].swapaxes(0, 1)[0].min(axis=0), X.min(axis=0))

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.launch import launch
 from xpulab.kernels.runtime.opencl import Compiler, CompilerError
 from xpulab.libraries import oneapi
+from xpulab.sharing.descriptions import DeviceDescription
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path))
+def own_folder(tmp_path: Path, environment: Callable[..., None]) -> Path:
+    environment(XPULAB_CACHE=str(tmp_path))
     return tmp_path / "programs"
 
 
@@ -44,9 +46,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return seen
 
 
-def run(factor: int) -> float:
+def run(factor: int, device: Device | None = None) -> float:
     """Build and run a kernel, as a process without built kernels does."""
-    device = Device()
+    device = device or Device()
     array = device.array(np.ones(4, np.float32))
     launch(device, times(factor), 1, 4, array)
     return float(device.fetch(array)[3])
@@ -57,7 +59,7 @@ def test_other_threads_run_while_a_program_is_compiled(by_opencl: bool, monkeypa
     # As the one that shows that the engine is alive.
     monkeypatch.setattr(Compiler, "serves", lambda queue: by_opencl)
     device = Device()
-    compiled = catalogue.find(lloyd._moves_kernel(np.dtype(np.float32), False))
+    compiled = catalogue.find(next(each for each in lloyd.every_kernel() if "moves" in each.key))
     beats = [time.monotonic()]
     done = threading.Event()
 
@@ -68,10 +70,12 @@ def test_other_threads_run_while_a_program_is_compiled(by_opencl: bool, monkeypa
     thread = threading.Thread(target=beat)
     thread.start()
     started = time.monotonic()
-    program.build(device, "moves", compiled, 21)
-    took = time.monotonic() - started
-    done.set()
-    thread.join()
+    try:
+        program.build(device, "moves", compiled, 21)
+    finally:
+        took = time.monotonic() - started
+        done.set()
+        thread.join()
     assert len([beat for beat in beats if started < beat < started + took]) > 5
     assert took > 0.02
     assert max(np.diff(beats)) < took / 2
@@ -87,14 +91,14 @@ def test_a_program_is_compiled_once(own_folder: Path, compilations: list[bytes])
     assert len(list(own_folder.iterdir())) == len(compilations) == 2
 
 
-@pytest.mark.parametrize("part", ["driver", "name"])
-def test_another_device_or_driver_has_programs_of_its_own(
-    compilations: list[bytes], monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+@pytest.mark.parametrize("change", [{"driver": "another"}, {"name": "another"}])
+def test_another_device_or_driver_has_programs_of_its_own(compilations: list[bytes], change: dict[str, Any]) -> None:
+    class Another(Device):
+        def describe(self) -> DeviceDescription:
+            return replace(super().describe(), **change)
+
     run(3)
-    about = Device().describe()
-    monkeypatch.setattr(Device, "describe", lambda self: {**about, part: "another"})
-    assert run(3) == 3
+    assert run(3, Another()) == 3
     assert len(compilations) == 2
 
 
@@ -165,9 +169,9 @@ def test_a_binary_that_the_driver_does_not_take_is_compiled_anew(own_folder: Pat
     assert cache.load(file.name) != b"whole, and no program"
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, environment: Callable[..., None]) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("XPULAB_CACHE", str(tmp_path / "file"))
+    environment(XPULAB_CACHE=str(tmp_path / "file"))
     assert run(6) == 6
 
 

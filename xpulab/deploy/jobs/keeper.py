@@ -18,19 +18,19 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from xpulab.deploy.jobs.holder import SIGN
 from xpulab.deploy.launchers import choice
 from xpulab.deploy.launchers.scheduler import Job, Look
-from xpulab.deploy.remote.relay import LOST
+from xpulab.deploy.remote.messages import Lost
 from xpulab.exceptions import ClusterStartError
 from xpulab.sharing import owner
-from xpulab.sharing.folder import write_private
 
-__all__ = ["OPTIONS"]
+__all__ = ["OPTIONS", "Message", "Options"]
 
 #: File in a cluster's folder with this program's options.
 OPTIONS = "keeper.json"
@@ -46,6 +46,51 @@ _WORDS = 3.0  # seconds that a scheduler has to say how a job has ended, after i
 _LOOKS = ((0, 0.5), (30, 3.0), (600, 15.0))
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of the keeper.
+
+    Attributes
+    ----------
+    scheduler : str
+        Name of the scheduler.
+    script : str
+        The job's script.
+    name : str
+        The job's name.
+    output : str
+        File for what the script prints.
+    owner : int
+        Pid of the notebook's process; 0 for none.
+    ssh_config : str or None
+        File with ssh's configuration.
+    sign : list of str
+        Words of the program that passes on the signs of life.
+    """
+
+    scheduler: str
+    script: str
+    name: str
+    output: str
+    owner: int
+    ssh_config: str | None
+    sign: list[str]
+
+
+class Message(TypedDict, total=False):
+    """What the keeper tells the notebook.
+
+    `job` is the id of the job after its submission, `waits` says why it waits, `runs` has the fields of `Job`, `ended`
+    says how it has ended, and `refused` why it cannot run.
+    """
+
+    job: str
+    waits: str
+    runs: Mapping[str, object]
+    ended: str
+    refused: str
+
+
 class _Refused(Exception):
     """The scheduler does not take the job, or would never run it."""
 
@@ -57,45 +102,44 @@ class _Keeper:
     ----------
     folder : pathlib.Path
         Folder of the cluster.
-    options : dict
-        ``scheduler``, ``script``, ``name`` (of the job), ``output`` (the file for what the script prints), ``owner``
-        (pid of the notebook's process), ``ssh_config``, and ``sign``, the words of the program that passes on the signs
-        of life.
+    options : Options
     """
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
         self.options = options
-        self.scheduler = choice.module(options["scheduler"])
-        self.path = Path(options["output"])
+        self.scheduler = choice.module(options.scheduler)
+        self.path = Path(options.output)
         self.id = ""
         self.job: Job | None = None
         self.signing: subprocess.Popen[bytes] | None = None
         self._begun = time.monotonic()
         self._signed = self._next = 0.0
-        self._told: dict[str, Any] = {}
+        self._told: Message = {}
 
     def submit(self) -> None:
         """Submit the job."""
         words = self.scheduler.submission()
         try:
-            done = self._run(words, self.options["script"])
+            done = self._run(words, self.options.script)
         except FileNotFoundError:
             raise _Refused(f"{words[0]} was not found on PATH; {self.scheduler.INSTALL}") from None
         except subprocess.TimeoutExpired:
             raise _Refused(f"{words[0]} did not answer within {_ANSWER:g} s") from None
-        self.id = self.scheduler.number(done.stdout)
+        self.id = self.scheduler.parse_job_id(done.stdout)
         if done.returncode or not self.id:
             said = (done.stderr or done.stdout).strip()
-            raise _Refused(f"{words[0]} refused the job; it said: {said}\n{self.scheduler.cure(said)}")
+            raise _Refused(f"{words[0]} refused the job; it said: {said}\n{self.scheduler.advice(said)}")
         self.tell({"job": self.id})
 
     def _run(self, words: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a program of the scheduler."""
-        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-        return subprocess.run(words, **given, capture_output=True, text=True, timeout=_ANSWER, check=False)
+        nothing = subprocess.DEVNULL if text is None else None
+        return subprocess.run(
+            words, stdin=nothing, input=text, capture_output=True, text=True, timeout=_ANSWER, check=False
+        )
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         """Tell the notebook, if it still listens, what it does not know."""
         if message != self._told:
             self._told = message
@@ -114,13 +158,13 @@ class _Keeper:
             return ""
         if now < self._next:
             return ""
-        look = choice.asked(self.options["scheduler"], self.id, self._log())
+        look = choice.asked(self.options.scheduler, self.id, self._log())
         pause = next(pause for since, pause in reversed(_LOOKS) if now - self._begun >= since)
         self._next = time.monotonic() + (pause if self.job is None else _AGAIN)
         if look.state in ("ending", "ended"):
             return self._words(look)
         if look.state == "never":
-            raise _Refused(f"{self._label} would wait for ever: {look.words}\n{self.scheduler.cure(look.words)}")
+            raise _Refused(f"{self._label} would wait for ever: {look.words}\n{self.scheduler.advice(look.words)}")
         if look.state == "running":
             self._sign(look)
         else:
@@ -130,11 +174,11 @@ class _Keeper:
     def _sign(self, look: Look) -> None:
         """Start to send signs of life to the job's first node."""
         if self.job is None:
-            self.job = self.scheduler.named(self.id, look.nodes)
-        words = self.scheduler.launcher(look.first or self.job.nodes[0], self.job, self.options["ssh_config"])
+            self.job = self.scheduler.submitted_job(self.id, look.nodes)
+        words = self.scheduler.launcher(look.first or self.job.nodes[0], self.job, self.options.ssh_config)
         with open(self.folder / "log" / "job.log", "ab") as log:
             self.signing = subprocess.Popen(
-                words.command(self.options["sign"]), stdin=subprocess.PIPE, stdout=log, stderr=log
+                words.command(self.options.sign), stdin=subprocess.PIPE, stdout=log, stderr=log
             )
         assert self.signing.stdin is not None
         os.set_blocking(self.signing.stdin.fileno(), False)
@@ -150,18 +194,18 @@ class _Keeper:
         return ""
 
     def _words(self, look: Look) -> str:
-        """How the job has ended: while its processes end, the scheduler may not say it yet."""
+        """Return how the job has ended: while its processes end, the scheduler may not say it yet."""
         deadline = time.monotonic() + _WORDS
         while look.state == "ending" and not look.words and time.monotonic() < deadline:
             time.sleep(0.1)
-            later = choice.asked(self.options["scheduler"], self.id, self._log())
+            later = choice.asked(self.options.scheduler, self.id, self._log())
             look = later if later.state else look
         known = look.words and not look.words.startswith("has ended")  # the cause, which the output would only repeat
         said = "" if known else self.output()
         return f"{self._label} {look.words or 'has ended'}" + (f" (its output: {said})" if said else "")
 
     def output(self) -> str:
-        """What the job's script has written, if this host sees it."""
+        """Return what the job's script has written, if this host sees it."""
         with contextlib.suppress(OSError):
             return self.path.read_text(errors="replace")[-2000:].strip()
         return ""
@@ -171,13 +215,13 @@ class _Keeper:
         known = [self.id] if self.id else []
         if not known:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                known = self._run(self.scheduler.ids(self.options["name"])).stdout.split()
+                known = self._run(self.scheduler.ids_command(self.options.name)).stdout.split()
         for job in known:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 self._run(self.scheduler.cancellation(job))
         deadline = time.monotonic() + _END
         for job in known:
-            while choice.asked(self.options["scheduler"], job).state != "ended" and time.monotonic() < deadline:
+            while choice.asked(self.options.scheduler, job).state != "ended" and time.monotonic() < deadline:
                 time.sleep(0.1)
 
     def clean(self) -> None:
@@ -193,14 +237,14 @@ class _Keeper:
 def main() -> None:
     """Run until the cluster or the job ends."""
     folder = Path(sys.argv[1])
-    options = json.loads((folder / OPTIONS).read_text())
+    options = Options(**json.loads((folder / OPTIONS).read_text()))
     wake, ended = os.pipe()  # its end wakes the loop
     os.set_blocking(ended, False)
     signal.signal(signal.SIGTERM, lambda *_: os.write(ended, b"."))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    masters, detached = _masters(options["owner"]), False
+    masters, detached = _masters(options.owner), False
     for master in masters:
         poll.register(master, select.POLLIN)
     keeper = _Keeper(folder, options)
@@ -242,7 +286,7 @@ def main() -> None:
 
 
 def _masters(pid: int) -> set[int]:
-    """A descriptor that is ready when the notebook's process has ended."""
+    """Return a descriptor that is ready when the notebook's process has ended."""
     if not pid:
         return set()
     try:
@@ -252,7 +296,7 @@ def _masters(pid: int) -> set[int]:
 
 
 def _after(folder: Path) -> set[int]:
-    """Descriptors of the processes with which the job ends after the notebook's: those of a detached cluster."""
+    """Return descriptors of the processes with which a detached cluster's job ends, after the notebook's process."""
     found = set()
     for pid in owner.successors(str(folder)):
         if pid != os.getpid():
@@ -266,9 +310,9 @@ def _give_up(folder: Path, why: str) -> None:
     from xpulab.deploy.processes.processes import JOB, Processes
     from xpulab.deploy.processes.record import Record
 
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        write_private(folder / LOST, json.dumps({"why": why, "ranks": [], "job": True}))
-        record = Record(**json.loads((folder / owner.RECORD).read_text()))
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        Lost(why, job=True).write(folder)
+        record = Record.from_dict(json.loads((folder / owner.RECORD).read_text()))
         record.processes.pop(JOB, None)  # this process
         processes = Processes(record)
         processes.find()

@@ -10,9 +10,8 @@ import select
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from xpulab.deploy.jobs import keeper
 from xpulab.deploy.launchers import choice
@@ -36,7 +35,7 @@ _WORD = re.compile(r"[^\s,'\"-][^\s'\"]*")
 
 
 def wanted(nodes: object, time: object, partition: object, extra: object) -> Wanted:
-    """The job that a user wants, from the arguments of `XPUCluster`.
+    """Return the job that a user wants, from the arguments of `XPUCluster`.
 
     Raises
     ------
@@ -65,7 +64,7 @@ def wanted(nodes: object, time: object, partition: object, extra: object) -> Wan
 
 
 def holding(what: str, name: str) -> list[str]:
-    """The words of the program that holds a job's nodes ("hold"), or passes on signs of life to it ("sign")."""
+    """Return the words of the program that holds a job's nodes ("hold"), or passes on signs of life to it ("sign")."""
     limit = ["--limit", f"{LIMIT:g}"] if what == "hold" else []
     return program("xpulab.deploy.jobs.holder", what, name, *limit)
 
@@ -145,20 +144,20 @@ class Submission:
 
     def __init__(self, folder: Path, scheduler: str, wanted: Wanted, owner: int, ssh_config: str | None) -> None:
         name, output = folder.name, os.path.abspath(f"{folder.name}.log")
-        options = {
-            "scheduler": scheduler,
-            "script": choice.module(scheduler).script(wanted, name, holding("hold", name), output),
-            "name": name,
-            "owner": owner,
-            "output": output,
-            "ssh_config": ssh_config,
-            "sign": holding("sign", name),
-        }
+        options = keeper.Options(
+            scheduler=scheduler,
+            script=choice.module(scheduler).script(wanted, name, holding("hold", name), output),
+            name=name,
+            output=output,
+            owner=owner,
+            ssh_config=ssh_config,
+            sign=holding("sign", name),
+        )
         self._scheduler = scheduler
         self._said = b""
         self._job: Job | None = None
         self._ended = ""
-        (folder / keeper.OPTIONS).write_text(json.dumps(options))
+        (folder / keeper.OPTIONS).write_text(json.dumps(asdict(options)))
         (folder / "log").mkdir(exist_ok=True)
         with open(folder / "log" / "job.log", "ab") as log:
             self._keeper = subprocess.Popen(
@@ -222,7 +221,7 @@ class Submission:
         return self._ended
 
     def ended_soon(self) -> str:
-        """How the job has ended, of which another has heard; empty if the keeper does not say it in a few seconds."""
+        """Return how the job has ended, of which another has heard; empty if the keeper does not say it soon."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(_WORDS)
         return self.ended
@@ -249,8 +248,8 @@ class Submission:
             if pipe is not None:
                 pipe.close()
 
-    def _messages(self) -> list[dict[str, Any]]:
-        """What the keeper has said since the last look."""
+    def _messages(self) -> list[keeper.Message]:
+        """Return what the keeper has said since the last look."""
         assert self._keeper.stdout is not None
         if self._keeper.stdout.closed:
             return []
@@ -258,9 +257,9 @@ class Submission:
             while found := os.read(self._keeper.stdout.fileno(), 1 << 16):
                 self._said += found
         *lines, self._said = self._said.split(b"\n")
-        messages = [json.loads(line) for line in lines]
+        messages: list[keeper.Message] = [json.loads(line) for line in lines]
         for message in messages:
             if about := message.get("runs"):
-                self._job = Job(**{**about, "nodes": tuple(about["nodes"])})
+                self._job = Job.from_dict(about)
             self._ended = message.get("ended", self._ended)
         return messages

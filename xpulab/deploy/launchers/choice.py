@@ -20,17 +20,17 @@ _ANSWER = 10.0  # seconds that a scheduler has to say a job's state
 
 
 def module(name: str) -> Scheduler:
-    """The module of a scheduler."""
+    """Return the module of a scheduler."""
     return _MODULES[name]
 
 
 def label(job: Job) -> str:
-    """A job in messages: "Slurm's job 7"."""
+    """Return a job in messages: "Slurm's job 7"."""
     return f"{module(job.scheduler).LABEL}'s job {job.id}"
 
 
 def allocation(variables: Mapping[str, str], launcher: str | None = None) -> Job | None:
-    """The job in which a process with these environment variables runs; None if it runs in none.
+    """Return the job in which a process with these environment variables runs; None if it runs in none.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def allocation(variables: Mapping[str, str], launcher: str | None = None) -> Job
 
 
 def asked(scheduler: str, job: str, log: str = "", timeout: float = _ANSWER) -> Look:
-    """What a scheduler says of a job.
+    """Return what a scheduler says of a job.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def asked(scheduler: str, job: str, log: str = "", timeout: float = _ANSWER) -> 
     """
     asking = module(scheduler)
     try:
-        done = subprocess.run(asking.query(job), capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(asking.state_command(job), capture_output=True, text=True, timeout=timeout, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Look("", str(error))
     if done.returncode and re.search(asking.UNKNOWN, done.stderr):
         return Look("ended", "has ended")
-    return asking.read(done.stdout, log) if done.returncode == 0 else Look("", done.stderr.strip())
+    return asking.parse_state(done.stdout, log) if done.returncode == 0 else Look("", done.stderr.strip())

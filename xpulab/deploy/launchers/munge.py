@@ -25,13 +25,13 @@ class MungeError(Exception):
 
 
 def socket_in(config: str) -> str:
-    """The socket of munge's daemon from what ``scontrol show config`` prints; empty for munge's usual socket."""
+    """Return the socket of munge's daemon from what ``scontrol show config`` prints; empty for munge's usual socket."""
     found = _SOCKET.search(config)
     return found[1] if found else ""
 
 
 def sealed(text: str, socket: str = "") -> str:
-    """A text that only this user can open, once, on a node of the same cluster.
+    """Return a text that only this user can open, once, on a node of the same cluster.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def sealed(text: str, socket: str = "") -> str:
 
 
 def opened(text: str, socket: str = "") -> str:
-    """The text that this user has sealed.
+    """Return the text that this user has sealed.
 
     Parameters
     ----------

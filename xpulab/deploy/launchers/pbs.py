@@ -28,19 +28,19 @@ __all__ = [
     "LABEL",
     "REACH",
     "UNKNOWN",
+    "advice",
     "allocation",
     "cancellation",
-    "cure",
     "hosts",
-    "ids",
+    "ids_command",
     "launcher",
-    "named",
-    "number",
-    "query",
-    "read",
+    "parse_job_id",
+    "parse_state",
     "script",
     "starter",
+    "state_command",
     "submission",
+    "submitted_job",
     "walltime",
 ]
 
@@ -69,7 +69,7 @@ _CURES = (
 
 
 def script(wanted: Wanted, name: str, program: Sequence[str], output: str) -> str:
-    """The script of a job, for `submission`.
+    """Return the script of a job, for `submission`.
 
     Each node is a chunk with a host of its own that no other job uses (qsub(1B): place=scatter:exclhost). The number of
     cores of a chunk counts for the queue only, and a user gives another with ``--job-args="-l select=2:ncpus=64"``,
@@ -88,36 +88,36 @@ def script(wanted: Wanted, name: str, program: Sequence[str], output: str) -> st
 
 
 def walltime(time: str) -> str:
-    """A time limit in PBS's form, hours:minutes:seconds (pbs_resources(7B), walltime)."""
+    """Return a time limit in PBS's form, hours:minutes:seconds (pbs_resources(7B), walltime)."""
     hours, rest = divmod(seconds(time), 3_600)
     return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
 
 
 def submission() -> list[str]:
-    """The command line that submits the script on its standard input (qsub(1B), "Submitting jobs from standard input").
+    """Return the command line that submits the script on its standard input (qsub(1B), "... from standard input").
 
     With -f, qsub leaves no process in the background that would speak for the user's later jobs.
     """
     return ["qsub", "-f"]
 
 
-def number(said: str) -> str:
-    """The job's id from what qsub prints: "7.server"."""
+def parse_job_id(said: str) -> str:
+    """Return the job's id from what qsub prints: "7.server"."""
     return said.strip().rpartition("\n")[2]
 
 
-def ids(name: str) -> list[str]:
-    """The command line that prints the ids of this user's jobs with a name."""
+def ids_command(name: str) -> list[str]:
+    """Return the command line that prints the ids of this user's jobs with a name."""
     return ["qselect", "-N", name]
 
 
-def query(job: str) -> list[str]:
-    """The command line that asks for a job's attributes, one on each line; -x asks for finished jobs, too."""
+def state_command(job: str) -> list[str]:
+    """Return the command line that asks for a job's attributes, one on each line; -x asks for finished jobs, too."""
     return ["qstat", "-x", "-f", "-w", job]
 
 
-def read(said: str, log: str = "") -> Look:
-    """What `query` has printed.
+def parse_state(said: str, log: str = "") -> Look:
+    """Return what `state_command` has printed.
 
     The comment has the scheduler's reason, and the attribute ``estimated`` the expected start if PBS has computed it
     (pbs_job_attributes(7B)).
@@ -140,24 +140,24 @@ def read(said: str, log: str = "") -> Look:
 
 
 def _ending(status: str, comment: str) -> str:
-    """How a job has ended, from its exit status: 128 or 256 and the number of the signal that has ended it."""
+    """Return how a job has ended, from its exit status: 128 or 256 and the number of the signal that has ended it."""
     if status.isdecimal() and int(status) in (128 + 9, 128 + 15, 256 + 9, 256 + 15):
         return "was deleted, or reached a limit"
     return f"has ended (exit status {status}{comment})" if status else f"has ended{comment}"
 
 
 def hosts(nodes: str) -> tuple[str, ...]:
-    """The hosts of ``exec_host``, each once: "a/0*16+b/0*16" (qstat(1B), "Job Status in Long Format")."""
+    """Return the hosts of ``exec_host``, each once: "a/0*16+b/0*16" (qstat(1B), "Job Status in Long Format")."""
     return tuple(dict.fromkeys(part.partition("/")[0].strip() for part in nodes.split("+") if part.strip()))
 
 
 def cancellation(job: str) -> list[str]:
-    """The command line that ends a job."""
+    """Return the command line that ends a job."""
     return ["qdel", job]
 
 
-def cure(refusal: str) -> str:
-    """What to type after qsub has refused a job in these words, or if a job waits for ever with them."""
+def advice(refusal: str) -> str:
+    """Return what to type after qsub has refused a job in these words, or if a job waits for ever with them."""
     known = (cure for pattern, cure in _CURES if re.search(pattern, refusal, re.IGNORECASE))
     return next(
         known, "to see the script and qsub's command line, type: %xpu_cluster plan with the same options, --show"
@@ -165,7 +165,7 @@ def cure(refusal: str) -> str:
 
 
 def allocation(variables: Mapping[str, str]) -> Job | None:
-    """The job of PBS in which a process with these environment variables runs; None if it runs in none.
+    """Return the job of PBS in which a process with these environment variables runs; None if it runs in none.
 
     PBS_NODEFILE names the file with the job's nodes, with a line for each process of MPI (qsub(1B)).
 
@@ -187,14 +187,14 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
     return Job(job, nodes, next(filter(is_here, nodes), ""), "pbs")
 
 
-def named(job: str, nodes: str) -> Job:
-    """The submitted job with these nodes, as ``exec_host`` has them."""
+def submitted_job(job: str, nodes: str) -> Job:
+    """Return the submitted job with these nodes, as ``exec_host`` has them."""
     found = hosts(nodes)
     return Job(job, found, next(filter(is_here, found), ""), "pbs", submitted=True)
 
 
 def launcher(host: str, job: Job, ssh_config: str | None) -> Launcher:
-    """Starts commands with standard input and output on a node of a job."""
+    """Return what starts commands with standard input and output on a node of a job."""
     return Ssh(host, ssh_config)
 
 

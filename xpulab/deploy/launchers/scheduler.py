@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from xpulab.exceptions import ClusterStartError, UsageError
 
@@ -47,6 +47,11 @@ class Job:
     here: str = ""
     scheduler: str = "slurm"
     submitted: bool = False
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Job:
+        """Return the job of which `dataclasses.asdict` gave this content; a list may stand for the tuple."""
+        return cls(**{**content, "nodes": tuple(content["nodes"])})
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,11 @@ class Launcher(Protocol):
     """Starts commands on another host, as `Srun` and `Ssh` do."""
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs a command on the host, in its root folder."""
+        """Return the command line that runs a command on the host, in its root folder."""
 
 
 class Scheduler(Protocol):
-    """The module of a scheduler. Its functions start nothing, except `allocation` and `named`.
+    """The module of a scheduler. Its functions start nothing, except `allocation` and `submitted_job`.
 
     Attributes
     ----------
@@ -115,7 +120,7 @@ class Scheduler(Protocol):
     REACH : str
         The program that reaches a node, in messages.
     UNKNOWN : str
-        Pattern of what `query` writes of a job that the scheduler has forgotten.
+        Pattern of what `state_command` writes of a job that the scheduler has forgotten.
     INSTALL : str
         What to type if one of its programs is missing.
     """
@@ -127,44 +132,44 @@ class Scheduler(Protocol):
     INSTALL: str
 
     def script(self, wanted: Wanted, name: str, program: Sequence[str], output: str) -> str:
-        """The script of a job with this name, which runs a program on its first node, see `body`."""
+        """Return the script of a job with this name, which runs a program on its first node, see `body`."""
 
     def submission(self) -> list[str]:
-        """The command line that submits the script on its standard input."""
+        """Return the command line that submits the script on its standard input."""
 
-    def number(self, said: str) -> str:
-        """The job's id from what the submission prints."""
+    def parse_job_id(self, said: str) -> str:
+        """Return the job's id from what the submission prints."""
 
-    def ids(self, name: str) -> list[str]:
-        """The command line that prints the ids of this user's jobs with a name."""
+    def ids_command(self, name: str) -> list[str]:
+        """Return the command line that prints the ids of this user's jobs with a name."""
 
-    def query(self, job: str) -> list[str]:
-        """The command line that asks for a job's state."""
+    def state_command(self, job: str) -> list[str]:
+        """Return the command line that asks for a job's state."""
 
-    def read(self, said: str, log: str = "") -> Look:
-        """What `query` has printed; `log` is what the processes on the job's nodes have written."""
+    def parse_state(self, said: str, log: str = "") -> Look:
+        """Return what `state_command` has printed; `log` is what the processes on the job's nodes have written."""
 
     def cancellation(self, job: str) -> list[str]:
-        """The command line that ends a job."""
+        """Return the command line that ends a job."""
 
-    def cure(self, refusal: str) -> str:
-        """What to type after a submission was refused in these words, or if a job waits for ever with them."""
+    def advice(self, refusal: str) -> str:
+        """Return what to type after a submission was refused in these words, or if a job waits for ever with them."""
 
     def allocation(self, variables: Mapping[str, str]) -> Job | None:
-        """The job in which a process with these environment variables runs; None if it runs in none."""
+        """Return the job in which a process with these environment variables runs; None if it runs in none."""
 
-    def named(self, job: str, nodes: str) -> Job:
-        """The submitted job with these nodes, as `Look` has them."""
+    def submitted_job(self, job: str, nodes: str) -> Job:
+        """Return the submitted job with these nodes, as `Look` has them."""
 
     def launcher(self, host: str, job: Job, ssh_config: str | None) -> Launcher:
-        """Starts commands with standard input and output on a node of a job."""
+        """Return what starts commands with standard input and output on a node of a job."""
 
     def starter(self, job: Job) -> tuple[str, ...]:
-        """The program, with its options, that starts MPI's own programs on a node; empty for ssh."""
+        """Return the program, with its options, that starts MPI's own programs on a node; empty for ssh."""
 
 
 def seconds(time: str) -> int:
-    """A time limit in seconds.
+    """Return a time limit in seconds.
 
     Raises
     ------
@@ -183,7 +188,7 @@ def seconds(time: str) -> int:
 
 
 def body(program: Sequence[str], output: str) -> list[str]:
-    """The lines of a script that run a program.
+    """Return the lines of a script that run a program.
 
     Its output goes into a file, if the node sees the file's folder. The scheduler would not run the script if it could
     not write its output, and so has none to write.
@@ -204,7 +209,7 @@ def lines(prefix: str, words: Sequence[str]) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """A word as sbatch and qsub read it from a script: quotation marks hold words with spaces together."""
+    """Return a word as sbatch and qsub read it from a script: quotation marks hold words with spaces together."""
     if not re.search(r"[\s'\"]", word) and word:
         return word
     return f'"{word}"' if '"' not in word else f"'{word}'"

@@ -24,22 +24,22 @@ __all__ = [
     "REACH",
     "UNKNOWN",
     "Srun",
+    "advice",
     "allocation",
     "cancellation",
     "config",
-    "cure",
     "ending",
-    "ids",
+    "ids_command",
     "launcher",
-    "named",
-    "number",
     "options",
     "own_name",
-    "query",
-    "read",
+    "parse_job_id",
+    "parse_state",
     "script",
     "starter",
+    "state_command",
     "submission",
+    "submitted_job",
 ]
 
 LABEL = "Slurm"
@@ -109,7 +109,7 @@ class Srun:
     job: str
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs a command on the node, in its root folder."""
+        """Return the command line that runs a command on the node, in its root folder."""
         return ["srun", *options(self.job), self.host, *words]
 
 
@@ -124,7 +124,7 @@ def options(job: str) -> list[str]:
 
 
 def script(wanted: Wanted, name: str, program: Sequence[str], output: str) -> str:
-    """The script of a job, for `submission`.
+    """Return the script of a job, for `submission`.
 
     The job gets its nodes alone, with all cores, GPUs and memory, unless the user's own options, which follow and so
     take precedence, say otherwise: with --ntasks-per-node alone, Slurm would give it one core of each node. Slurm must
@@ -141,27 +141,27 @@ def script(wanted: Wanted, name: str, program: Sequence[str], output: str) -> st
 
 
 def submission() -> list[str]:
-    """The command line that submits the script on its standard input."""
+    """Return the command line that submits the script on its standard input."""
     return ["sbatch", "--parsable"]
 
 
-def number(said: str) -> str:
-    """The job's id from what the submission prints: "7", or "7;cluster"."""
+def parse_job_id(said: str) -> str:
+    """Return the job's id from what the submission prints: "7", or "7;cluster"."""
     return said.strip().rpartition("\n")[2].partition(";")[0]
 
 
-def ids(name: str) -> list[str]:
-    """The command line that prints the ids of this user's jobs with a name."""
+def ids_command(name: str) -> list[str]:
+    """Return the command line that prints the ids of this user's jobs with a name."""
     return ["squeue", "--me", "--noheader", f"--name={name}", "--format=%i"]
 
 
-def query(job: str) -> list[str]:
-    """The command line that asks for a job's state, its reason, its expected start and its nodes."""
+def state_command(job: str) -> list[str]:
+    """Return the command line that asks for a job's state, its reason, its expected start and its nodes."""
     return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S|%B|%N"]
 
 
-def read(said: str, log: str = "") -> Look:
-    """What `query` has printed; `log` is what srun has written."""
+def parse_state(said: str, log: str = "") -> Look:
+    """Return what `state_command` has printed; `log` is what srun has written."""
     if not said.strip():
         return Look("ended", "has ended")  # Slurm forgets a job some minutes after its end
     state, reason, start, first, nodes = said.strip().splitlines()[0].split("|", 4)
@@ -180,12 +180,12 @@ def read(said: str, log: str = "") -> Look:
 
 
 def cancellation(job: str) -> list[str]:
-    """The command line that ends a job."""
+    """Return the command line that ends a job."""
     return ["scancel", job]
 
 
-def cure(refusal: str) -> str:
-    """What to type after sbatch has refused a job in these words, or if a job waits for ever with them."""
+def advice(refusal: str) -> str:
+    """Return what to type after sbatch has refused a job in these words, or if a job waits for ever with them."""
     known = (cure for pattern, cure in _CURES if re.search(pattern, refusal, re.IGNORECASE))
     return next(
         known, "to see the script and sbatch's command line, type: %xpu_cluster plan with the same options, --show"
@@ -193,7 +193,7 @@ def cure(refusal: str) -> str:
 
 
 def allocation(variables: Mapping[str, str]) -> Job | None:
-    """The job of Slurm in which a process with these environment variables runs; None if it runs in none.
+    """Return the job of Slurm in which a process with these environment variables runs; None if it runs in none.
 
     Raises
     ------
@@ -215,8 +215,8 @@ def allocation(variables: Mapping[str, str]) -> Job | None:
         ) from None
 
 
-def named(job: str, nodes: str) -> Job:
-    """The submitted job with these nodes.
+def submitted_job(job: str, nodes: str) -> Job:
+    """Return the submitted job with these nodes.
 
     Raises
     ------
@@ -250,12 +250,12 @@ def own_name(about: str, hostname: str, own: Collection[str]) -> str:
 
 
 def launcher(host: str, job: Job, ssh_config: str | None) -> Launcher:
-    """Starts commands with standard input and output on a node of a job."""
+    """Return what starts commands with standard input and output on a node of a job."""
     return Srun(host, job.id)
 
 
 def starter(job: Job) -> tuple[str, ...]:
-    """The program, with its options, that starts MPI's own programs on a node."""
+    """Return the program, with its options, that starts MPI's own programs on a node."""
     return "srun", *options(job.id)
 
 
@@ -281,7 +281,7 @@ def config() -> str:
 
 
 def ending(state: str, said: str) -> str:
-    """How a job has ended: "was cancelled"; empty if it runs.
+    """Return how a job has ended: "was cancelled"; empty if it runs.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class Ssh:
     connect: int = CONNECT
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs a command on the host, in its root folder.
+        """Return the command line that runs a command on the host, in its root folder.
 
         From the user's folder there, Python would import a file that has the name of a module.
         """
@@ -60,12 +60,12 @@ def options(config: str | None, connect: int = CONNECT) -> list[str]:
 
 
 def key_file() -> Path:
-    """The file of xpulab's own key, in the user's folder for data; `xpulab.deploy.remote.keys` makes it."""
+    """Return the file of xpulab's own key, in the user's folder for data; `xpulab.deploy.remote.keys` makes it."""
     return Path(platformdirs.user_data_dir("xpulab")) / "ssh" / "id_ed25519"
 
 
 def _keys() -> list[Path]:
-    """The keys to try besides those of the configuration: xpulab's own, and the usual ones; none without the first."""
+    """Return the keys to try besides those of the configuration: xpulab's own, if there is one, and the usual ones."""
     if not key_file().exists():
         return []
     usual = (Path.home() / ".ssh" / name for name in _USUAL)
@@ -77,10 +77,16 @@ def _configured(config: str | None) -> list[str]:
 
 
 def making(key: Path, comment: str) -> list[str]:
-    """The command line that makes a key without a passphrase, because a notebook cannot answer when ssh asks for it."""
+    """Return the command line that makes a key without a passphrase.
+
+    A notebook cannot answer when ssh asks for one.
+    """
     return ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(key)]
 
 
 def installing(key: Path, host: str, config: str | None) -> list[str]:
-    """The command line that installs a key on a host. It asks for the password there, and about an unknown host key."""
+    """Return the command line that installs a key on a host.
+
+    It asks for the password there, and about an unknown host key.
+    """
     return ["ssh-copy-id", "-i", f"{key}.pub", *_configured(config), host]

@@ -20,7 +20,7 @@ from types import ModuleType
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.mpi import intel, mpich, openmpi
-from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, Ranks
+from xpulab.deploy.mpi.command import LIBMPI, NAMES, Command, Found, RanksOfHost
 from xpulab.deploy.network.ports import Ports
 from xpulab.exceptions import ClusterStartError, UsageError
 from xpulab.libraries import oneapi
@@ -38,7 +38,7 @@ _INSTALL = {"openmpi": "sudo apt install openmpi-bin", "mpich": "sudo apt instal
 
 
 def require(name: object) -> str:
-    """The name of an MPI.
+    """Return the name of an MPI.
 
     Raises
     ------
@@ -51,18 +51,18 @@ def require(name: object) -> str:
 
 
 def module(name: str) -> ModuleType:
-    """The module of an MPI."""
+    """Return the module of an MPI."""
     return _MODULES[name]
 
 
 def environment_of(name: str, interface: str) -> dict[str, str]:
-    """The variables with which a rank, and gloo in a user's code there, use a network interface of their host."""
+    """Return the variables with which a rank, and gloo in its user's code, use a network interface of their host."""
     of_gloo = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     return {**of_gloo, **_MODULES[name].interface_variables(interface)}
 
 
 def find(name: str) -> Found:
-    """The mpiexec and the library of an MPI on this host.
+    """Return the mpiexec and the library of an MPI on this host.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def find(name: str) -> Found:
 
 def command(
     name: str,
-    ranks: Sequence[Ranks],
+    ranks: Sequence[RanksOfHost],
     interface: str = "lo",
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
@@ -100,7 +100,7 @@ def command(
     job: Job | None = None,
     ports: Ports | None = None,
 ) -> Command:
-    """The command line of the mpiexec of an MPI on this host, which also logs how ranks end.
+    """Return the command line of the mpiexec of an MPI on this host, which also logs how ranks end.
 
     Parameters
     ----------
@@ -145,14 +145,14 @@ def command(
 
 
 def version_of(name: str, mpiexec: str) -> str:
-    """The version of the mpiexec with this path, such as "4.1.4"; empty if it does not exist, or is another MPI's."""
+    """Return the version of the mpiexec with this path, such as "4.1.4"; empty if it is missing, or another MPI's."""
     path = Path(mpiexec)
     version = _version(name, mpiexec, path.stat().st_mtime_ns) if path.exists() else None
     return ".".join(map(str, version or ()))
 
 
 def _candidates(name: str) -> Iterator[Path]:
-    """The programs that may be an MPI's mpiexec, in the order in which they count; each file once."""
+    """Return the programs that may be an MPI's mpiexec, in the order in which they count; each file once."""
     known = set()
     for path in (folder / program for folder in _folders() for program in (f"mpiexec.{name}", "mpiexec")):
         if os.access(path, os.X_OK) and path.resolve() not in known:
@@ -161,14 +161,17 @@ def _candidates(name: str) -> Iterator[Path]:
 
 
 def _folders() -> list[Path]:
-    """The folders of PATH, and before them the folder of this Python, if it is not on PATH."""
+    """Return the folders of PATH, and before them the folder of this Python, if it is not on PATH."""
     on_path, own = list(map(Path, os.get_exec_path())), Path(sys.executable).parent
     return on_path if own in on_path else [own, *on_path]
 
 
 @functools.cache
 def _version(name: str, path: str, changed: int) -> tuple[int, ...] | None:
-    """The version that a program says; None if it is not the mpiexec of this MPI. `changed` is the file's time."""
+    """Return the version that a program says; None if it is not the mpiexec of this MPI.
+
+    `changed` is the file's time.
+    """
     try:
         done = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER, check=False
@@ -180,7 +183,7 @@ def _version(name: str, path: str, changed: int) -> tuple[int, ...] | None:
 
 
 def _library(name: str, mpiexec: Path) -> str:
-    """The library that was installed together with an mpiexec; empty if it is in none of the usual folders."""
+    """Return the library that was installed together with an mpiexec; empty if it is in none of the usual folders."""
     for program in (mpiexec, mpiexec.resolve()):
         folder = program.parent.parent / "lib"
         for place in (folder, folder / (sysconfig.get_config_var("MULTIARCH") or ""), folder.with_name("lib64")):

@@ -12,9 +12,9 @@ from typing import Any
 from xpulab.exceptions import UsageError
 from xpulab.libraries.libmpi import LIBMPI
 
-__all__ = ["DEFAULT", "HERE", "LIBMPI", "NAMES", "Command", "Found", "Ranks", "ending", "shown", "split"]
+__all__ = ["DEFAULT", "HERE", "LIBMPI", "NAMES", "Command", "Found", "RanksOfHost", "ending", "shown", "split"]
 
-#: The name of this host in `Ranks`, if ranks run on this host only.
+#: The name of this host in `RanksOfHost`, if ranks run on this host only.
 HERE = "localhost"
 
 #: The MPIs from which users choose.
@@ -23,7 +23,7 @@ DEFAULT = "intel"
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RanksOfHost:
     """Consecutive ranks on one host.
 
     Attributes
@@ -60,7 +60,7 @@ class Command:
     own_library: bool = False
 
     def expected(self, n: int) -> dict[str, Any]:
-        """What `n` ranks compare with what they find, see `xpulab.libraries.libmpi`."""
+        """Return what `n` ranks compare with what they find, see `xpulab.libraries.libmpi`."""
         return {"mpi": self.mpi, "n": n, "mpiexec": self.words[0], "own": self.own_library}
 
 
@@ -84,7 +84,7 @@ class Found:
 
 
 def split(text: str | None) -> tuple[str, ...]:
-    """The user's own options for mpiexec as words.
+    """Return the user's own options for mpiexec as words.
 
     Raises
     ------
@@ -98,12 +98,12 @@ def split(text: str | None) -> tuple[str, ...]:
 
 
 def shown(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """A command line with its environment, as a shell takes it."""
+    """Return a command line with its environment, as a shell takes it."""
     return shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *words])
 
 
 def ending(status: int) -> str:
-    """How a process ended, from its wait status: "killed by signal: 9 (killed)", "exited with status 3"."""
+    """Return how a process ended, from its wait status: "killed by signal: 9 (killed)", "exited with status 3"."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"killed by signal: {number} ({signal.strsignal(number)})".lower()

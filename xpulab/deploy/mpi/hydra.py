@@ -21,17 +21,17 @@ _OF_HOST = re.compile(r"\[[^\]]*\] ([\d,]+)")
 
 
 def of_ranks(variables: Mapping[str, str]) -> list[str]:
-    """The options that set the environment variables of some of the ranks."""
+    """Return the options that set the environment variables of some of the ranks."""
     return [word for name, value in variables.items() for word in ("-env", name, value)]
 
 
 def of_libfabric(ports: Ports) -> dict[str, str]:
-    """The variables with which libfabric, by which both send messages, listens on these ports only."""
+    """Return the variables with which libfabric, by which both send messages, listens on these ports only."""
     return {"FI_TCP_PORT_LOW_RANGE": str(ports.first), "FI_TCP_PORT_HIGH_RANGE": str(ports.last)}
 
 
 def statuses(said: str) -> tuple[dict[int, int], str]:
-    """The wait statuses of the ranks, with `LOG_ENDS`, and the lines that are not about ended ranks."""
+    """Return the wait statuses of the ranks, with `LOG_ENDS`, and the lines that are not about ended ranks."""
     hosts = [codes for line in _CODES.findall(said) for codes in _OF_HOST.findall(line)]
     found = [int(number) for codes in hosts for number in codes.split(",")]
     rest = [line for line in said.splitlines() if not _BANNER.match(line) and not _CODES.search(line)]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.mpi.command import HERE, Command, Ranks, ending
+from xpulab.deploy.mpi.command import HERE, Command, RanksOfHost, ending
 from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
 from xpulab.deploy.network.ports import Ports
 from xpulab.libraries import oneapi
@@ -44,28 +44,29 @@ _VERSION = re.compile(r"Intel\(R\) MPI Library.* Version (\d+)\.(\d+)")
 #: machine without a Level Zero GPU. xpulab copies messages from devices through host memory, so it does not need this
 #: option. CMA has the kernel copy from another process: with it, messages that do not block take up to twice as long as
 #: those that do; without it both take as long as those that block.
-_ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0"}
+#: With I_MPI_THREAD_YIELD=2 a rank that waits in a blocking call lets others use its core, if there are any: 51 tests
+#: on three ranks, which share two cores with other programs, take 25 s instead of 54 to 100. Where each rank has a
+#: core, an Allreduce of 8 bytes to 4 MiB takes as long with it as without it.
+_ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0", "I_MPI_THREAD_YIELD": "2"}
 
 #: Without "fork", mpiexec calls srun or pbsdsh in a batch job, even for this host.
 _HERE = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
-#: With "2" a rank that waits in a blocking call lets others use its core, if there are any. Without it, four ranks that
-#: share the two cores of two hosts wait for each other a quarter longer.
-_HOSTS = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "I_MPI_THREAD_YIELD": "2"}
+_HOSTS = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}
 
 
 def command(
-    ranks: Sequence[Ranks],
+    ranks: Sequence[RanksOfHost],
     interface: str = "lo",
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
     starter: Sequence[str] = (),
 ) -> Command:
-    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh or another program.
+    """Return the command line of mpiexec, which starts ranks here, or on several hosts by ssh or another program.
 
     Parameters
     ----------
-    ranks : sequence of Ranks
+    ranks : sequence of RanksOfHost
         The hosts in the order of the ranks. Without them mpiexec would start ranks on all hosts of a batch job.
     interface : str
         Network interface of this host on which mpiexec listens.
@@ -102,23 +103,23 @@ def _by(program: str, *options: str) -> dict[str, str]:
 
 
 def interface_variables(interface: str) -> dict[str, str]:
-    """The variables with which a rank uses a network interface of its host."""
+    """Return the variables with which a rank uses a network interface of its host."""
     return {"FI_TCP_IFACE": interface}
 
 
 def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
-    """The variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
+    """Return the variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
     return {"I_MPI_PORT_RANGE": f"{ports.first}:{ports.last}", **of_libfabric(ports)}
 
 
 def version(said: str) -> tuple[int, ...] | None:
-    """The version from what an mpiexec says; None if it is another MPI's."""
+    """Return the version from what an mpiexec says; None if it is another MPI's."""
     found = _VERSION.search(said)
     return None if found is None else tuple(map(int, found.groups()))
 
 
 def cause(log: str, rank: int, pid: int) -> str:
-    """Why a rank ended, from mpiexec's log; "" if the log does not say it, or says that mpiexec killed the rank."""
+    """Return why a rank ended, from mpiexec's log; "" if it does not say it, or says that mpiexec killed the rank."""
     every = statuses(log)[0]
     by_themselves = {of: status for of, status in every.items() if status not in (0, signal.SIGKILL)}
     if by_themselves:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
+from xpulab.deploy.mpi.command import HERE, Command, Found, RanksOfHost, ending
 from xpulab.deploy.mpi.hydra import LOG_ENDS, of_libfabric, of_ranks, statuses
 from xpulab.deploy.network.ports import Ports
 from xpulab.libraries.libmpi import LABELS
@@ -43,25 +43,25 @@ _VERSION = re.compile(r"HYDRA build details:\s+Version:\s+(\d+)\.(\d+)\.?(\d*)")
 
 
 def version(said: str) -> tuple[int, ...] | None:
-    """The version from what an mpiexec says; None if it is another MPI's."""
+    """Return the version from what an mpiexec says; None if it is another MPI's."""
     found = _VERSION.search(said)
     return None if found is None else tuple(int(part or 0) for part in found.groups())
 
 
 def command(
     found: Found,
-    ranks: Sequence[Ranks],
+    ranks: Sequence[RanksOfHost],
     interface: str = "lo",
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
 ) -> Command:
-    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
+    """Return the command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
 
     Parameters
     ----------
     found : Found
         mpiexec.
-    ranks : sequence of Ranks
+    ranks : sequence of RanksOfHost
         The hosts in the order of the ranks. Without them mpiexec would start ranks on all hosts of a batch job.
     interface : str
         Network interface of this host on which mpiexec listens.
@@ -86,12 +86,12 @@ def command(
 
 
 def interface_variables(interface: str) -> dict[str, str]:
-    """The variables with which a rank uses a network interface of its host."""
+    """Return the variables with which a rank uses a network interface of its host."""
     return {"FI_TCP_IFACE": interface, "UCX_NET_DEVICES": interface}
 
 
 def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
-    """The variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
+    """Return the variables with which mpiexec, its programs and the ranks each listen on one of `ports`."""
     return {
         "MPIEXEC_PORT_RANGE": f"{ports.first}:{ports.last}",
         "MPIR_CVAR_CH3_PORT_RANGE": f"{ports.first}:{ports.last}",
@@ -101,7 +101,7 @@ def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
 
 
 def cause(log: str, rank: int, pid: int) -> str:
-    """Why a rank ended, from mpiexec's log; "" if the log does not say it."""
+    """Return why a rank ended, from mpiexec's log; "" if the log does not say it."""
     found, _ = statuses(log)  # with ranks on several hosts, mpiexec may fail before it writes them
     banner = re.search(_ENDED.format(pid=pid), log)
     status = found.get(rank) or (int(banner[1]) if banner else 0)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from xpulab.deploy.launchers import ssh
-from xpulab.deploy.mpi.command import HERE, Command, Found, Ranks, ending
+from xpulab.deploy.mpi.command import HERE, Command, Found, RanksOfHost, ending
 from xpulab.deploy.network.ports import Ports
 from xpulab.libraries.libmpi import LABELS
 
@@ -69,26 +69,26 @@ _ABOUT_ENDS = re.compile(r"noticed that process rank|detected that one or more p
 
 
 def version(said: str) -> tuple[int, ...] | None:
-    """The version of an mpiexec from what it says; None if it is another MPI's."""
+    """Return the version of an mpiexec from what it says; None if it is another MPI's."""
     found = _VERSION.search(said)
     return None if found is None else tuple(map(int, found.groups()))
 
 
 def command(
     found: Found,
-    ranks: Sequence[Ranks],
+    ranks: Sequence[RanksOfHost],
     interface: str = "lo",
     ssh_config: str | None = None,
     extra: Sequence[str] = (),
     variables: Sequence[str] = (),
 ) -> Command:
-    """The command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
+    """Return the command line of mpiexec, which starts ranks on this host, or on several hosts by ssh.
 
     Parameters
     ----------
     found : Found
         mpiexec and its version: parameters of release 5 have other names.
-    ranks : sequence of Ranks
+    ranks : sequence of RanksOfHost
         The hosts in the order of the ranks.
     interface : str
         Network interface of this host that leads to the other hosts.
@@ -118,12 +118,12 @@ def command(
 
 
 def interface_variables(interface: str) -> dict[str, str]:
-    """The variables with which a rank uses a network interface of its host."""
+    """Return the variables with which a rank uses a network interface of its host."""
     return {"OMPI_MCA_btl_tcp_if_include": interface}
 
 
 def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
-    """The variables with which ranks listen on ports among `ports` only, with either release.
+    """Return the variables with which ranks listen on ports among `ports` only, with either release.
 
     mpiexec and its daemons listen on all of the ports that they may take, and so get a `few` of them.
     """
@@ -135,18 +135,18 @@ def port_variables(ports: Ports, few: Ports) -> dict[str, str]:
 
 
 def of_ranks(variables: Mapping[str, str]) -> list[str]:
-    """The options that set the environment variables of some of the ranks."""
+    """Return the options that set the environment variables of some of the ranks."""
     return [word for name, value in variables.items() for word in ("-x", f"{name}={value}")]
 
 
 def cause(log: str, rank: int, pid: int) -> str:
-    """Why a rank ended, from mpiexec's log; "" if the log does not say it."""
+    """Return why a rank ended, from mpiexec's log; "" if the log does not say it."""
     found, _ = statuses(log)
     return ending(found[rank]) if rank in found else ""
 
 
 def statuses(said: str) -> tuple[dict[int, int], str]:
-    """The wait statuses of the ranks that failed first, and the lines that are not about ended ranks."""
+    """Return the wait statuses of the ranks that failed first, and the lines that are not about ended ranks."""
     found = {int(rank): int(code) << 8 for rank, code in _EXITED.findall(said)}
     found |= {int(rank): int(number) for rank, number in _KILLED.findall(said)}
     parts = [part.strip("\n") for part in _DASHES.split(said)]

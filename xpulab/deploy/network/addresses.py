@@ -39,7 +39,7 @@ class Address:
 
 
 def addresses(hosts: str | Sequence[str] | None, hostfile: str | os.PathLike[str] | None) -> list[Address]:
-    """The hosts from a list, or from a file.
+    """Return the hosts from a list, or from a file.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def _read(text: str, where: str) -> Address:
 
 
 def _once(found: Iterable[Address]) -> list[Address]:
-    """Each host once; the numbers of a host that was named several times are added, as MPI does."""
+    """Return each host once; the numbers of a host that was named several times are added, as MPI does."""
     known: dict[str, Address] = {}
     for address in found:
         before = known.get(address.name)
@@ -106,7 +106,7 @@ def _once(found: Iterable[Address]) -> list[Address]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a name or address is that of this host."""
+    """Return whether a name or address is that of this host."""
     name = name.rpartition("@")[2]
     if name in ("localhost", socket.gethostname()):
         return True
@@ -118,15 +118,15 @@ def is_here(name: str) -> bool:
 
 
 def interface_with(address: str) -> str:
-    """The network interface of this host that has this address; "" if none has it."""
+    """Return the network interface of this host that has this address; "" if none has it."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries):
-            return name
+            return str(name)
     return ""
 
 
 def own_address(other: str) -> str:
-    """This host's address on the network through which packets to another address go.
+    """Return this host's address on the network through which packets to another address go.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def own_address(other: str) -> str:
 
 
 def reached_at() -> str:
-    """This host's address to the notebook's host, which has started this process by srun or ssh; "" otherwise.
+    """Return this host's address to the notebook's host, which has started this process by srun or ssh; "" otherwise.
 
     srun passes on the notebook's variables, and so perhaps those of a login by ssh to the notebook's host.
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from xpulab.exceptions import UsageError
 
-__all__ = ["EACH_HOST", "PROPOSED", "Ports", "claimed", "listening", "ports"]
+__all__ = ["EACH_HOST", "PROPOSED", "Ports", "claimed", "listening", "ports", "reserved"]
 
 #: Ports that a host of a cluster needs beside one for each of its ranks: those of the controller, of mpiexec and of
 #: what they start, with room for those of a cluster that has just ended.
@@ -42,7 +42,7 @@ class Ports:
         return self.last - self.first + 1
 
     def free(self, n: int) -> Ports:
-        """The first `n` ports in a row that are free on this host; if there are none, the first `n`."""
+        """Return the first `n` ports in a row that are free on this host; if there are none, the first `n`."""
         starts = range(self.first, self.last + 2 - n)
         first = next((start for start in starts if all(map(_free, range(start, start + n)))), self.first)
         return Ports(first, first + n - 1)
@@ -58,7 +58,7 @@ class Ports:
 
 
 def ports(text: object) -> Ports | None:
-    """The range that a user has typed, such as ``"50000-50100"``; None for None.
+    """Return the range that a user has typed, such as ``"50000-50100"``; None for None.
 
     Raises
     ------
@@ -124,6 +124,19 @@ def _free(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def reserved() -> int:
+    """Return a free port, which the system gives to no other socket until this process ends.
+
+    This process can listen on it. A port that is only looked up may be another's before it is used, if several clusters
+    start at once.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a socket that also has it may listen on the port
+    holder.bind(("", 0))
+    _claims.append(holder)
+    return int(holder.getsockname()[1])
 
 
 _claims: list[socket.socket] = []

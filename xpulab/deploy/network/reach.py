@@ -64,7 +64,7 @@ class Closed:
 
 
 def closed_doors(source: str, doors: Sequence[Door]) -> list[Closed]:
-    """Those of the other hosts' doors to which this host, which is called `source`, cannot connect."""
+    """Return those of the other hosts' doors to which this host, which is called `source`, cannot connect."""
     others = [door for door in doors if door.host != source]
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(others))), "xpulab-reach") as pool:
         found = pool.map(lambda door: _tried(source, door), others)
@@ -83,7 +83,7 @@ def _tried(source: str, door: Door) -> Closed | None:
 
 
 def sentences(closed: Collection[Closed], here: str) -> Iterator[str]:
-    """A sentence for each host that others cannot reach, and how; `here` is the notebook's host."""
+    """Yield a sentence for each host that others cannot reach, and how; `here` is the notebook's host."""
     for door, how, said in dict.fromkeys((each.door, each.how, each.said) for each in closed):
         sources = [each.source for each in closed if (each.door, each.how, each.said) == (door, how, said)]
         where = f"{door.host} ({'the notebook, ' * (door.host == here)}{door.address})"
@@ -91,7 +91,7 @@ def sentences(closed: Collection[Closed], here: str) -> Iterator[str]:
 
 
 def opening(closed: Collection[Closed], among: Ports | None) -> str:
-    """What to do so that the hosts reach each other."""
+    """Return what to do so that the hosts reach each other."""
     hosts = ", ".join(dict.fromkeys(each.door.host for each in closed))
     few = among or ports(PROPOSED)
     assert few is not None

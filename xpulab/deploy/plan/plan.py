@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import numbers
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
-from xpulab.deploy.mpi.command import HERE, Ranks
+from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges
+from xpulab.deploy.plan.slots import Idle, Slot, choose
 from xpulab.exceptions import DeviceNotFoundError, PlanError
 from xpulab.libraries import oneapi
 from xpulab.report.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
@@ -81,16 +81,6 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Idle:
-    """A device or tile that no engine uses, and the reason."""
-
-    device: DeviceInfo
-    tile: int | None
-    reason: str
-    host: str = ""
-
-
-@dataclass(frozen=True)
 class Plan(Displayed):
     """The result of `plan`. A notebook shows it as a table.
 
@@ -126,7 +116,7 @@ class Plan(Displayed):
     helper: str = ""
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Environment variables that the process of a rank needs before it loads its runtimes.
+        """Return the environment variables that the process of a rank needs before it loads its runtimes.
 
         Parameters
         ----------
@@ -143,11 +133,11 @@ class Plan(Displayed):
         return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
 
     @property
-    def ranks_of_hosts(self) -> list[Ranks]:
+    def ranks_of_hosts(self) -> list[RanksOfHost]:
         """The hosts in the order of the ranks, by the names or addresses with which mpiexec reaches them."""
         here = self.address or HERE
         counts = Counter(rank.address or here for rank in self.ranks)  # the ranks of a host follow each other
-        return [Ranks(host, n) for host, n in counts.items()] + [Ranks(here, 1)] * bool(self.helper)
+        return [RanksOfHost(host, n) for host, n in counts.items()] + [RanksOfHost(here, 1)] * bool(self.helper)
 
     @property
     def n_processes(self) -> int:
@@ -155,7 +145,7 @@ class Plan(Displayed):
         return len(self.ranks) + bool(self.helper)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return asdict(self)
 
     @classmethod
@@ -178,7 +168,7 @@ class Plan(Displayed):
             tuple(content.get("others", ())),
             interface=content.get("interface", ""),
             address=content.get("address", ""),
-            job=Job(**{**job, "nodes": tuple(job["nodes"])}) if (job := content.get("job")) else None,
+            job=Job.from_dict(job) if (job := content.get("job")) else None,
             helper=content.get("helper", ""),
         )
 
@@ -218,7 +208,7 @@ class Plan(Displayed):
         groups: dict[tuple[str, str, str], list[str]] = {}
         several = len({rank.host for rank in self.ranks} | {idle.host for idle in self.idle}) > 1
         for idle in self.idle:
-            selector = _Slot(idle.device, idle.tile).selector
+            selector = Slot(idle.device, idle.tile).selector
             where = f" of {idle.host}" * several
             groups.setdefault((idle.device.name, where, idle.reason), []).append(selector)
         for (name, where, reason), selectors in groups.items():
@@ -227,7 +217,7 @@ class Plan(Displayed):
 
 _CROWDED = 8  # engines for each core, above which a start is taken for a mistake
 
-_HEADER = ("rank", "host", "device", "selector", "cores", "memory", "float64", "shared")
+_HEADER = ("rank", "host", "device", "--devices", "cores", "memory", "float64", "shared")
 _ALIGN = "rlllrrll"
 
 _VARIABLE = re.compile(r"(?:([0-9]+):)?([A-Za-z_][A-Za-z0-9_]*)")
@@ -314,12 +304,15 @@ def plan(
 
 def _with_devices(
     offers: Sequence[Offer], devices: str | None
-) -> tuple[list[Offer], list[tuple[list[_Slot], list[Idle]]]]:
-    """The hosts on which engines can run, with their slots. The notebook's may have none if there are other hosts."""
+) -> tuple[list[Offer], list[tuple[list[Slot], list[Idle]]]]:
+    """Return the hosts on which engines can run, with their slots.
+
+    The notebook's may have none if there are other hosts.
+    """
     used, chosen = [], []
     for offer in offers:
         try:
-            chosen.append(_choose(offer.probe, devices))
+            chosen.append(choose(offer.probe, devices))
             used.append(offer)
         except DeviceNotFoundError:
             if offer.address or offer.slots or len(offers) == 1:
@@ -337,14 +330,14 @@ def _require_room(probe: Probe, size: int, where: str) -> None:
         )
 
 
-def _most(probe: Probe, slots: Sequence[_Slot]) -> int:
-    """The largest number of engines of a host that share neither cores nor a GPU."""
+def _most(probe: Probe, slots: Sequence[Slot]) -> int:
+    """Return the largest number of engines of a host that share neither cores nor a GPU."""
     cores = len(probe.logical_cores)
     return cores if slots[0].on_cpu else min(cores, len(slots))  # the GPUs come first
 
 
 def _spread(offers: Sequence[Offer], devices: Sequence[int], n: int | None) -> list[int]:
-    """The number of engines of each host, in proportion to the user's numbers, or to the numbers of devices."""
+    """Return the number of engines of each host, in proportion to the user's numbers, or to the numbers of devices."""
     weights = [offer.slots or count for offer, count in zip(offers, devices, strict=True)]
     if n is None:
         return weights
@@ -355,7 +348,10 @@ def _spread(offers: Sequence[Offer], devices: Sequence[int], n: int | None) -> l
 
 
 def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
-    """The variables of each rank. A variable for one rank overrides a variable of the same name for all ranks."""
+    """Return the variables of each rank.
+
+    A variable for one rank overrides a variable of the same name for all ranks.
+    """
     every: dict[str, str] = {}
     of_rank: list[dict[str, str]] = [{} for _ in range(size)]
     for key, value in env.items():
@@ -372,9 +368,9 @@ def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
 
 
 def _placements(
-    offer: Offer, used: Sequence[_Slot], variables: Sequence[dict[str, str]], first: int
+    offer: Offer, used: Sequence[Slot], variables: Sequence[dict[str, str]], first: int
 ) -> Iterator[Placement]:
-    """The placements of a host's ranks, of which `first` is the first."""
+    """Return the placements of a host's ranks, of which `first` is the first."""
     probe = offer.probe
     cores = _split(probe.cores, len(used))
     users, core_users = Counter(used), Counter(cores)
@@ -394,132 +390,12 @@ def _placements(
         )
 
 
-def _warnings(probe: Probe, used: Sequence[_Slot]) -> Iterator[str]:
+def _warnings(probe: Probe, used: Sequence[Slot]) -> Iterator[str]:
     for slot, count in Counter(used).items():
         if count > 1 and not slot.on_cpu:
             yield f"{count} engines share {slot}"
     if len(used) > len(probe.logical_cores):
         yield f"{len(used)} engines share the cores {core_ranges(probe.logical_cores)}"
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """A device, or a tile of a device, that one engine can use alone."""
-
-    device: DeviceInfo
-    tile: int | None
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.device.kind == "cpu"
-
-    @property
-    def selector(self) -> str:
-        return self.device.selector + ("" if self.tile is None else f".{self.tile}")
-
-    @property
-    def memory(self) -> int:
-        return self.device.memory // (1 if self.tile is None else self.device.sub_devices)
-
-    def __str__(self) -> str:
-        return f"{self.selector} ({self.device.name}, {self.device.kind.upper()})"
-
-
-def _slots(device: DeviceInfo) -> list[_Slot]:
-    if device.sub_devices > 1:
-        return [_Slot(device, tile) for tile in range(device.sub_devices)]
-    return [_Slot(device, None)]
-
-
-def _choose(probe: Probe, devices: str | None) -> tuple[list[_Slot], list[Idle]]:
-    """The slots that engines may use, GPUs and larger devices first, and the idle ones."""
-    every = [slot for device in probe.devices for slot in _slots(device)]
-    if not every:
-        raise DeviceNotFoundError(_explain(f"no SYCL device was found on {probe.host}.", probe))
-    wanted = every if devices is None else _selected(every, devices, probe)
-    reasons = _unusable({slot.device for slot in wanted})
-    usable = [slot for slot in wanted if slot.device not in reasons]
-    if devices is None and not all(slot.on_cpu for slot in usable):
-        reasons |= {slot.device: "engines run on the GPU" for slot in usable if slot.on_cpu}
-        usable = [slot for slot in usable if not slot.on_cpu]
-    if not usable:
-        why = "; ".join(f"{slot}: {reasons[slot.device]}" for slot in wanted)
-        raise DeviceNotFoundError(_explain(f"no engine can run on {why}.", probe))
-    usable.sort(key=lambda slot: (slot.on_cpu, -slot.device.compute_units))
-    left = [slot for slot in every if slot not in usable]
-    return usable, [Idle(s.device, s.tile, reasons.get(s.device, f"the user chose {devices}")) for s in left]
-
-
-def _selected(every: Sequence[_Slot], devices: str, probe: Probe) -> list[_Slot]:
-    """The slots that the user's selector matches, in the order of the probe."""
-    words = str(devices).strip().lower()
-    backend, _, items = words.rpartition(":")
-    found: set[_Slot] = set()
-    for item in items.split(","):
-        matching = {slot for slot in every if _answers(slot, backend, item)}
-        if not matching:
-            what = f"no device matches {devices!r}{_nearest(words, every)}"
-            raise DeviceNotFoundError(_explain(f"{what} Devices found: {', '.join(map(str, every))}.", probe))
-        found |= matching
-    return [slot for slot in every if slot in found]
-
-
-def _answers(slot: _Slot, backend: str, item: str) -> bool:
-    index, kind = slot.device.index, slot.device.kind
-    if not backend:
-        return item == kind
-    names = ("*", kind, f"{index}", f"{index}.*", f"{index}.{slot.tile}")
-    return backend in ("*", slot.device.backend) and item in names
-
-
-def _nearest(words: str, every: Sequence[_Slot]) -> str:
-    kinds = {slot.device.kind for slot in every}
-    known = [*kinds, *(name for s in every for name in (s.selector, f"{s.device.backend}:{s.device.kind}"))]
-    parts = words.split(":")
-    short = f"{parts[0]}:{parts[-1]}"  # dpctl prints a device as "level_zero:gpu:0", which is not a valid selector
-    near = [short] if short in known else difflib.get_close_matches(words, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near and words not in ("gpu", "cpu") else "."
-
-
-def _explain(what: str, probe: Probe) -> str:
-    said = "".join(f" The drivers said: {error}." for error in probe.errors)
-    return (
-        f"{what}{said} Give gpu, cpu, or a selector such as level_zero:0; to see what is missing, type: xpulab doctor"
-    )
-
-
-def _unusable(devices: Collection[DeviceInfo]) -> dict[DeviceInfo, str]:
-    """The devices that no engine may use, and the reason for each."""
-    reasons = {device: _unfit(device) for device in devices}
-    fit = [device for device in devices if not reasons[device]]
-    for device in fit:
-        if any(_same(other, device) for other in fit):
-            reasons[device] = f"another driver already offers the same {device.kind.upper()}"
-    return {device: reason for device, reason in reasons.items() if reason}
-
-
-def _unfit(device: DeviceInfo) -> str:
-    if device.kind not in ("gpu", "cpu"):
-        return f"its kind is {device.kind}, and engines run on GPUs and CPUs only"
-    if device.backend not in ("level_zero", "opencl"):
-        return f"its backend is {device.backend}, and engines use Level Zero and OpenCL only"
-    return "" if device.usm else "it has no unified shared memory"
-
-
-def _same(preferred: DeviceInfo, device: DeviceInfo) -> bool:
-    """Whether two drivers offer the same device, and the entry `preferred` is the one to use.
-
-    The entries are compared by model, because each of Intel's backends lists every GPU of a model, and a host has only
-    one kind of CPU.
-    """
-    if preferred.kind != device.kind:
-        return False
-    if device.kind == "cpu":
-        return preferred.index < device.index
-    if (preferred.backend, device.backend) != ("level_zero", "opencl"):
-        return False
-    known = preferred.pci_id and device.pci_id
-    return preferred.pci_id == device.pci_id if known else preferred.name == device.name
 
 
 def _split(cores: Sequence[Sequence[int]], size: int) -> list[tuple[int, ...]]:

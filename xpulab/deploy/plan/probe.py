@@ -110,7 +110,7 @@ class Probe(Displayed):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Probe:
-        """The inverse of `to_dict`; lists may stand for tuples."""
+        """Return the inverse of `to_dict`; lists may stand for tuples."""
         fields = dict(document)
         fields["cores"] = tuple(tuple(core) for core in document["cores"])
         fields["devices"] = tuple(DeviceInfo(**device) for device in document["devices"])
@@ -118,7 +118,7 @@ class Probe(Displayed):
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -137,12 +137,12 @@ class Probe(Displayed):
         return f"Devices of {self.host}: {cores}, {free}"
 
 
-HEADER = ("selector", "device", "kind", "driver", "units", "memory", "float64", "tiles")
+HEADER = ("--devices", "device", "kind", "driver", "units", "memory", "float64", "tiles")
 ALIGN = "llllrrlr"
 
 
 def row_of(device: DeviceInfo) -> tuple[object, ...]:
-    """A device in a table of devices, under `HEADER`."""
+    """Return a device in a table of devices, under `HEADER`."""
     return (
         device.selector,
         device.name,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xpulab.deploy.network.ports import claimed, ports
+from xpulab.deploy.network.ports import claimed, ports, reserved
 from xpulab.sharing import owner
 
 _END = 5.0  # seconds that the engines have to end after their notebook
@@ -83,7 +83,7 @@ def main() -> None:
     # Without this, the hub would parse every message and keep a record of every call for ever, which nobody reads.
     Hub.save_broadcast_request = Hub.save_broadcast_result = lambda *_: None
 
-    class Controller(IPController):
+    class Controller(IPController):  # type: ignore[misc]
         """A controller that ends if its heart monitor ends.
 
         Without a heart monitor no engine can register, and registered engines end after 40 s.
@@ -103,7 +103,7 @@ def main() -> None:
         def next_port(self, pool_name: str = "common") -> int:
             # Clients, and the other pools, use the loopback interface, where no firewall is.
             if pool_name != "engine" or for_engines is None:
-                return int(super().next_port(pool_name))
+                return reserved()
             if (port := next(for_engines, None)) is None:
                 raise SystemExit(f"no port of {among} is free for the controller; type other ones: --ports FIRST-LAST")
             return port

@@ -6,10 +6,13 @@ import contextlib
 import itertools
 import json
 import os
+import pwd
+import re
 import shutil
 import stat
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +23,17 @@ from xpulab.deploy.plan.plan import Plan
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 from xpulab.report.rendering import counted
+from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.owner import RECORD
 
-__all__ = ["Record", "choose", "find", "identity", "in_use", "new_folder", "runs"]
+__all__ = ["Record", "choose", "find", "find_all", "identity", "in_use", "new_folder", "runs"]
 
 #: The arguments of a cluster that say where its engines run, and how they connect.
 _PLACES = [name for name in PLACES if name not in ("strict", "env")]
 
 _PREFIX = "xpulab-"
 _ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
+_NAMED = 3  # clusters that a sentence about other clusters names
 _CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
 
 
@@ -54,12 +59,18 @@ class Record:
         Controller and mpiexec by name; empty until the cluster has started.
     settings : dict
         Arguments of `XPUCluster` with which it was started.
-    plan : dict
-        `Plan.to_dict` of the plan.
-    facts : list of dict
+    size : int
+        Number of engines.
+    plan : Plan or None
+    facts : list of EngineDescription
         Description that each engine sent, by rank.
+    is_known : bool
+        False if another version of xpulab has written plan and facts in a form that this version does not know; they
+        are then left out.
     seconds_to_start : float
         Seconds that the start took.
+    notebook : str
+        File name of the notebook in whose kernel the owner runs; empty elsewhere.
     """
 
     folder: str
@@ -70,9 +81,12 @@ class Record:
     detached: bool = False
     processes: dict[str, tuple[int, float]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-    facts: list[dict[str, Any]] = field(default_factory=list)
+    size: int = 0
+    plan: Plan | None = None
+    facts: list[EngineDescription] = field(default_factory=list)
     seconds_to_start: float = 0.0
+    is_known: bool = True
+    notebook: str = ""
 
     @classmethod
     def create(cls, name: str | None, owner: int, version: str, hosts: bool = False) -> Record:
@@ -81,7 +95,8 @@ class Record:
         Parameters
         ----------
         name : str or None
-            Name of the cluster; generated if None.
+            Name of the cluster. If None, it is that of the notebook in whose kernel this process runs, with a number if
+            a cluster with this name runs; elsewhere it is generated.
         owner : int
             Pid of the process that starts it.
         version : str
@@ -100,10 +115,31 @@ class Record:
             raise ClusterError(
                 f"a cluster named {name!r} is already running; type: %xpu_cluster attach {name}, or choose another name"
             )
-        folder = new_folder(hosts)
-        record = cls(folder, name or folder.rpartition(_PREFIX)[2], identity(owner or os.getpid()), version)
+        folder, notebook = new_folder(hosts), _notebook()
+        name = name or _name_after(notebook) or folder.rpartition(_PREFIX)[2]
+        record = cls(folder, name, identity(owner or os.getpid()), version, notebook=notebook)
         record.write()
         return record
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Record:
+        """Return the record that `write` has described.
+
+        Parameters
+        ----------
+        content : mapping
+            The content of the file; lists may stand for tuples.
+        """
+        known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
+        pid, began = content["owner"]
+        known["owner"] = (pid, began)
+        known["processes"] = {name: (pid, began) for name, (pid, began) in content["processes"].items()}
+        try:
+            known["plan"] = Plan.from_dict(content["plan"]) if content["plan"] else None
+            known["facts"] = [EngineDescription.from_dict(each) for each in content["facts"]]
+        except (KeyError, TypeError):
+            known |= {"plan": None, "facts": [], "is_known": False}
+        return cls(**known)
 
     def write(self, **changes: Any) -> Record:
         """Change attributes, and replace the file atomically. Returns the new record."""
@@ -139,9 +175,34 @@ class Record:
             return "%xpu_cluster start"
         return " ".join(["%xpu_cluster start", *(OPTIONS[name].typed(value) for name, value in given.items())])
 
+    @property
+    def whose(self) -> str:
+        """The cluster in messages to other people: the name of its notebook, and nothing about how to end it."""
+        if self.owner[0] == os.getpid():
+            return f"the cluster {self.name} of this process"
+        if self.notebook:
+            return f"the notebook {self.notebook} ({counted(self.size, 'engine')})"
+        owner = "detached" if self.detached else f"process {self.owner[0]}"
+        return f"the cluster {self.name} ({counted(self.size, 'engine')}, {owner})"
+
     def __str__(self) -> str:
-        n, owner = len(self.facts), f"ends with process {self.owner[0]}"
+        n, owner = self.size, f"ends with process {self.owner[0]}"
         return f"{self.name} ({counted(n, 'engine')}, {'detached' if self.detached else owner})"
+
+
+def _notebook() -> str:
+    """Return the file name of the notebook in whose kernel this process runs, from Jupyter's server; "" elsewhere."""
+    name = Path(os.environ.get("JPY_SESSION_NAME", "")).name
+    return name if name.endswith(".ipynb") else ""
+
+
+def _name_after(notebook: str) -> str:
+    """Return a notebook's name that no running cluster has, as a word for ``%xpu_cluster attach``."""
+    word = re.sub(r"[^\w.-]+", "-", notebook.removesuffix(".ipynb")).strip("-.")
+    if not word:
+        return ""
+    taken = {record.name for record in find()}
+    return next(name for n in itertools.count(1) if (name := word if n == 1 else f"{word}-{n}") not in taken)
 
 
 def new_folder(hosts: bool = False) -> str:
@@ -179,26 +240,56 @@ def new_folder(hosts: bool = False) -> str:
 
 
 def identity(pid: int) -> tuple[int, float]:
-    """Pid and start time (seconds since the epoch) of a process, because the system reuses pids."""
+    """Return pid and start time (seconds since the epoch) of a process, because the system reuses pids."""
     return pid, psutil.Process(pid).create_time()
 
 
 def runs(pid: int, started: float) -> bool:
-    """Whether this process still runs. A zombie does not count as running."""
+    """Return whether this process still runs. A zombie does not count as running."""
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < _CLOCK
+        return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - started) < _CLOCK)
     except psutil.Error:
         return False
 
 
 def find() -> list[Record]:
-    """The running clusters of this user on this host. Removes the folders of clusters that were killed."""
+    """Return the running clusters of this user on this host. Removes the folders of clusters that were killed."""
     return _sorted()[0]
 
 
+def find_all() -> list[tuple[str, Record]]:
+    """Return the running clusters of this host that this user may see, with the name of their users.
+
+    Only root sees those of other users. Nothing is removed.
+    """
+    found = []
+    for folder in (path for place in _folders_of_all() for path in Path(place).glob(f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):
+            user = folder.lstat().st_uid
+            if user == os.getuid() or os.getuid() == 0:
+                record = _read(folder, user)
+                if record is not None and record.processes and record.runs:
+                    found.append((_name_of(user), record))
+    return sorted(found, key=lambda each: (each[0], each[1].name))
+
+
+def _folders_of_all() -> list[str]:
+    """Return the folders with the folders of clusters: for root those of all users."""
+    if os.getuid() != 0 or os.environ.get("XPULAB_RUNTIME_DIR"):
+        return _folders()
+    return list(dict.fromkeys([*_folders(), *map(str, Path("/run/user").glob("*"))]))
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
 def _sorted() -> tuple[list[Record], list[Record]]:
-    """The running clusters, sorted by name, and the clusters that were killed, whose folders it removes."""
+    """Return the running clusters, sorted by name, and the clusters that were killed, whose folders it removes."""
     found, gone = [], []
     for folder in (path for place in _folders() for path in Path(place).glob(f"{_PREFIX}*")):
         record = _read(folder)
@@ -213,7 +304,7 @@ def _sorted() -> tuple[list[Record], list[Record]]:
 
 
 def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
-    """A sentence for each other running cluster of this user that uses some of a plan's cores and GPUs.
+    """Return what to say about other running clusters of this user: which of them use a plan's cores and GPUs.
 
     Parameters
     ----------
@@ -225,41 +316,48 @@ def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
     -------
     tuple of str
     """
-    return tuple(said for record in find() if record.folder != own and record.plan and (said := _shared(plan, record)))
+    told, used = [], []
+    for record in find():
+        if record.folder == own:
+            continue
+        if not record.is_known:
+            told.append(
+                f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
+            )
+        elif record.plan is not None and any(shared := _shared(plan, record.plan)):
+            used.append((record, shared))
+    if used:
+        told.insert(0, _in_use(plan, used))
+    return tuple(told)
 
 
-def _shared(plan: Plan, record: Record) -> str:
-    try:
-        mine, theirs = plan.ranks, Plan.from_dict(record.plan).ranks
-    except (KeyError, TypeError):  # another version of xpulab wrote it
-        return f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
-    on_cpu = any(rank.device.kind == "cpu" for rank in (*mine, *theirs))  # engines on GPUs hardly use their cores
-    cores = {
-        core
-        for one, other in itertools.product(mine, theirs)
-        if one.host == other.host
-        for core in {*one.cores} & {*other.cores}
-    }
-    gpus = {
-        one.selector
-        for one, other in itertools.product(mine, theirs)
-        if (one.host, one.selector) == (other.host, other.selector) and one.device.kind != "cpu"
-    }
-    parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores and on_cpu else []
-    parts += [f"{gpu} ({next(r.device.name for r in mine if r.selector == gpu)})" for gpu in sorted(gpus)]
-    if not parts:
-        return ""
-    owner = "of this process" if record.owner[0] == os.getpid() else f"of another notebook, process {record.owner[0]}"
-    whose = "detached" if record.detached else owner
+def _shared(plan: Plan, other: Plan) -> tuple[set[int], set[str]]:
+    """Return the cores and the selectors of GPUs that two plans share."""
+    pairs = [(one, theirs) for one, theirs in itertools.product(plan.ranks, other.ranks) if one.host == theirs.host]
+    on_cpu = any(rank.device.kind == "cpu" for rank in (*plan.ranks, *other.ranks))  # GPUs' engines hardly use cores
+    cores = {core for one, theirs in pairs if on_cpu for core in {*one.cores} & {*theirs.cores}}
+    gpus = {one.selector for one, theirs in pairs if one.selector == theirs.selector and one.device.kind != "cpu"}
+    return cores, gpus
+
+
+def _in_use(plan: Plan, used: list[tuple[Record, tuple[set[int], set[str]]]]) -> str:
+    """Return the sentence about clusters that share cores or GPUs with a plan."""
+    cores = set[int]().union(*(cores for _, (cores, _) in used))
+    gpus = set[str]().union(*(gpus for _, (_, gpus) in used))
+    parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores else []
+    parts += [f"{gpu} ({next(r.device.name for r in plan.ranks if r.selector == gpu)})" for gpu in sorted(gpus)]
+    whose = [record.whose for record, _ in used[:_NAMED]]
+    if rest := len(used) - len(whose):
+        whose.append(counted(rest, "other cluster"))
+    by = f"{', '.join(whose[:-1])} and {whose[-1]}" if len(whose) > 1 else whose[0]
     return (
-        f"in use: {' and '.join(parts)}, by the cluster {record.name} ({counted(len(theirs), 'engine')}, {whose}); "
-        f"calls take longer while it computes; to end it, type: %xpu_cluster attach {record.name}, and then "
-        "%xpu_cluster stop"
+        f"in use: {' and '.join(parts)}, by {by}; calls take longer while "
+        f"{'it computes' if len(used) == 1 else 'they compute'}"
     )
 
 
 def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
-    """The running cluster with this name, or the only running cluster.
+    """Return the running cluster with this name, or the only running cluster.
 
     Parameters
     ----------
@@ -300,21 +398,19 @@ def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:
     )
 
 
-def _read(folder: Path) -> Record | None:
-    """Read the record in a folder; None if there is none, or if another user may have written it."""
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+def _read(folder: Path, user: int | None = None) -> Record | None:
+    """Read the record of a user (by default the present one) in a folder; None if others may have written it."""
+    user = os.getuid() if user is None else user
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         about = folder.lstat()
-        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077:
-            content = json.loads((folder / RECORD).read_text())
-            record = Record(**content)
-            processes = {name: (pid, began) for name, (pid, began) in record.processes.items()}
-            pid, began = record.owner
-            return replace(record, folder=str(folder), owner=(pid, began), processes=processes)
+        if stat.S_ISDIR(about.st_mode) and about.st_uid == user and not about.st_mode & 0o077:
+            record = Record.from_dict(json.loads((folder / RECORD).read_text()))
+            return replace(record, folder=str(folder))
     return None
 
 
 def _folders() -> list[str]:
-    """Folders that may contain the folders of clusters, best first. XDG_RUNTIME_DIR is usually in memory.
+    """Return the folders that may contain the folders of clusters, best first. XDG_RUNTIME_DIR is usually in memory.
 
     A new cluster uses the first folder with enough space. All folders are searched for clusters, because processes of
     one user may have different environments. Where XPULAB_RUNTIME_DIR is set, it is the only folder: clusters there and

@@ -64,7 +64,7 @@ def controller_settings(folder: Path, owner: int, address: str = "", ports: Port
 
 
 def _ipythons_folder(folder: Path) -> dict[str, str]:
-    """Environment variables for IPython's files, which must not be in the user's home: it may be full or read-only."""
+    """Return the environment variables for IPython's files, which must not be in a home that is full or read-only."""
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
@@ -79,7 +79,7 @@ _ENGINE_ARGUMENTS = (
 
 
 def engines_shown(command: Command, n: int) -> str:
-    """The command line that starts the engines, as a shell takes it."""
+    """Return the command line that starts the engines, as a shell takes it."""
     mpiexec, *options = command.words
     return shown([mpiexec, "-n", str(n), *options, *_ENGINE, *_ENGINE_ARGUMENTS], command.environment)
 

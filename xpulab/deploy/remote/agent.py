@@ -2,10 +2,10 @@
 
 `relay` starts this program by ssh, or in a Slurm job by srun, on each host but the notebook's. Relay and agent send
 each other lines of JSON. The agent makes the cluster's folder on its host, and writes the files there that the engines
-wait for. It sends the relay what its engines write on the board of this host, and writes on the board which tasks
-should stop. It signals and watches the engines, because a process of another host cannot. It ends all of them, and
-removes what they leave, when the relay says so, when the connection ends, or when the relay has sent nothing for a set
-time, because nothing else shows that a network was cut for good.
+wait for. It sends the relay what its engines write on the board of this host, twice a second also their iterations, and
+writes on the board which tasks should stop. It signals and watches the engines, because a process of another host
+cannot. It ends all of them, and removes what they leave, when the relay says so, when the connection ends, or when the
+relay has sent nothing for a set time, because nothing else shows that a network was cut for good.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ import psutil
 from xpulab.deploy.launchers import munge
 from xpulab.deploy.mpi import choice
 from xpulab.deploy.network.addresses import interface_with, reached_at
+from xpulab.deploy.remote.clocks import Lateness
+from xpulab.deploy.remote.messages import OF_OTHERS, FromAgent, FromRelay, Lines, RankState, Start
 from xpulab.deploy.watch.descendants import kill, marked
 from xpulab.deploy.watch.leftovers import remove_leftovers
 from xpulab.deploy.watch.silence import Signs
 from xpulab.deploy.watch.starting import Starting
 from xpulab.sharing import host_memory
-from xpulab.sharing.board import USERS, Board
+from xpulab.sharing.board import ITERATIONS, USERS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
 
-__all__ = ["OF_OTHERS", "STEP", "Lines", "board_of"]
+__all__ = ["STEP", "board_of"]
 
 STEP = 0.1  # seconds between two looks at the board
 
-#: What each host is told of the ranks of the other hosts: numbers of tasks, and seconds of a wait; see `Board`.
-OF_OTHERS = ("failed", "ended", "waits")
-_SAID = 0.5  # seconds after which a message is sent also if nothing has changed
+_SAID = 0.5  # seconds after which a message is sent also if nothing has changed, and between two with iterations
+#: Iterations in one message, of all ranks together: 470 kB, on which agent and relay spend 2 ms each. Of ranks that
+#: iterate faster some are left out, and at the end of a fit the last thousand of each rank follow.
+_MOST = 4 * ITERATIONS
 _AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
 _CLEAN = 0.5  # seconds that the programs of MPI which have started the engines have to end by themselves
@@ -54,52 +57,11 @@ _LAUNCHERS = ("hydra", "orted", "prted")
 
 
 def board_of(folder: Path) -> tuple[Board, list[int]] | None:
-    """The board of this host, and the ranks that run on it; None until the engines have made it."""
+    """Return the board of this host, and the ranks that run on it; None until the engines have made it."""
     with contextlib.suppress(FileNotFoundError):
         about = json.loads((folder / BOARD).read_text())
         return Board.open(about["path"]), about["ranks"]
     return None
-
-
-class Lines:
-    """Messages from a pipe, one JSON document on each line.
-
-    Parameters
-    ----------
-    descriptor : int
-
-    Attributes
-    ----------
-    open : bool
-        Whether more can come.
-    other : bytes
-        The last line that was no message.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
-        self.open = True
-        self.other = b""
-        self._rest = b""
-
-    def read(self) -> list[dict[str, Any]]:
-        """The messages that have come. Lines that are none, as a shell's start file may print, are left out."""
-        while self.open:
-            try:
-                found = os.read(self.descriptor, 1 << 20)
-            except BlockingIOError:
-                break
-            self._rest += found
-            self.open = bool(found)
-        *lines, self._rest = self._rest.split(b"\n")
-        messages = []
-        for line in lines:
-            try:
-                messages.append(json.loads(line))
-            except ValueError:
-                self.other = line
-        return [message for message in messages if isinstance(message, dict)]
 
 
 class _Agent:
@@ -107,29 +69,30 @@ class _Agent:
 
     Parameters
     ----------
-    start : dict
-        The relay's first message: ``folder``, ``limit``, the seconds of silence after which the engines end,
-        ``silence``, the seconds that an engine may stand still while it starts, ``mpi``, and ``munge``, the socket of
-        munge's daemon.
+    start : Start
+        The relay's first message.
     """
 
-    def __init__(self, start: dict[str, Any]) -> None:
+    def __init__(self, start: Start) -> None:
         self.folder = Path(start["folder"])
         self.made_parent = not self.folder.parent.exists()
         self.folder.parent.mkdir(0o700, exist_ok=True)
         self.folder.mkdir(0o700)  # an error if it is there: it would be another user's
-        self.socket: str = start["munge"]
+        self.socket = start["munge"]
         self.board: Board | None = None
         self.ranks: list[int] = []
-        self.told: dict[str, Any] = {}  # the latest message of the relay about tasks
+        self.told: FromRelay = {}  # the latest message of the relay about tasks
         self.starting: Starting | None = Starting(start["silence"])  # None after the first task
         self.signs: Signs | None = None
         self.watched: dict[int, int] = {}  # descriptor -> rank
         self.launchers: set[psutil.Process] = set()
         self.engines: set[int] = set()
         self.logs: dict[Path, int] = {}
+        self.lateness = Lateness()  # of the relay's messages
+        self.noted: dict[int, int] = {}  # rank -> number of its iterations of which the relay knows
+        self._noted = 0.0
         self._signalled = 0.0
-        self._sent: Any = None
+        self._sent: bytes | None = None
         self._said = 0.0
         environment = choice.environment_of(start["mpi"], interface_with(reached_at()))
         try:
@@ -140,8 +103,10 @@ class _Agent:
             self._remove()
             raise
 
-    def take(self, message: dict[str, Any]) -> None:
+    def take(self, message: FromRelay) -> None:
         """Do what a message of the relay says."""
+        if "clock" in message:
+            self.lateness.add(message["clock"])
         for name, text in message.get("files", {}).items():
             write_private(self.folder / name, text)
         for name, text in message.get("sealed", {}).items():
@@ -151,10 +116,11 @@ class _Agent:
         if self.board is None or not self.told:
             return
         self.board.requests = self.told["cancelled"]
-        for name in (*OF_OTHERS, "waits_in"):
-            for rank, value in enumerate(self.told[name]):
-                if rank not in self.ranks:
-                    self.board.every[name][rank] = value.encode() if name == "waits_in" else value
+        for rank, where in enumerate(self.told["waits_in"]):
+            if rank not in self.ranks:
+                self.board.every["waits_in"][rank] = where.encode()
+                for field in OF_OTHERS:
+                    self.board.every[field][rank] = self.told[field][rank]
 
     def look(self) -> None:
         """Open the board of this host when the engines have made it, and send what has changed."""
@@ -172,17 +138,21 @@ class _Agent:
             self._watch([int(pid) for pid in records["pid"]])
         assert self.signs is not None
         self._interrupt(records)
-        now, zeros = time.time(), np.zeros(len(self.ranks))
-        about = {
+        now, signs = time.time(), self.signs(np.zeros(len(self.ranks)))
+        about: dict[str, RankState] = {
             str(rank): {
                 "record": base64.b64encode(record.tobytes()).decode(),
                 "age": now - float(record["heartbeat"]),
-                "signs": float(signs),
-                "memory": _resident(int(record["pid"])),
+                "signs": float(sign),
+                "memory": host_memory.resident(int(record["pid"])),
+                "used": float(used),
+                "read": self.signs.read,
             }
-            for rank, record, signs in zip(self.ranks, records, self.signs(zeros), strict=True)
+            for rank, record, sign, used in zip(self.ranks, records, signs, self.signs.used, strict=True)
         }
-        self._say({"ranks": about, "free": host_memory.available(), "logs": self._new_lines()}, records.tobytes())
+        said: FromAgent = {"ranks": about, "free": host_memory.available(), "logs": self._new_lines()}
+        self._add_iterations(said)
+        self._say(said, records.tobytes())
 
     def _look_at_start(self) -> None:
         """Tell the relay of an engine that ends or is stopped before its first task, when nothing else shows it."""
@@ -192,16 +162,17 @@ class _Agent:
             say({"lost": f"{what} while the cluster was starting"})
 
     def _engines(self) -> set[int]:
-        """The engines of this host, also those that have ended, while the program that has started them runs."""
+        """Return the engines of this host, also those that have ended, while the program that has started them runs."""
         for process in marked(self.folder):
             with contextlib.suppress(psutil.Error):
                 if _ENGINE in process.cmdline():
                     self.engines.add(process.pid)
         return self.engines
 
-    def _say(self, message: dict[str, Any], state: Any = None) -> None:
+    def _say(self, message: FromAgent, state: bytes | None = None) -> None:
         """Send a message if the state has changed, or if nothing was sent for a while."""
-        if state == self._sent and not message.get("logs") and time.monotonic() - self._said < _SAID:
+        new = state != self._sent or message.get("logs") or "iterations" in message
+        if not new and time.monotonic() - self._said < _SAID:
             return
         self._sent, self._said = state, time.monotonic()
         say(message)
@@ -227,7 +198,7 @@ class _Agent:
                     os.kill(int(record["pid"]), signal.SIGINT)
 
     def _new_lines(self) -> dict[str, str]:
-        """What the ranks of this host have printed into files since the last look: name -> bytes as base64."""
+        """Return what the ranks of this host have printed into files since the last look: name -> bytes as base64."""
         found = {}
         for path in (self.folder / "log").glob("rank-*.log"):
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -236,6 +207,23 @@ class _Agent:
                     self.logs[path] = file.tell()
                     found[path.name] = base64.b64encode(text).decode()
         return found
+
+    def _add_iterations(self, message: FromAgent) -> None:
+        """Add what is new in the rings of this host's ranks to a message, and how late the relay's messages are."""
+        assert self.board is not None
+        late = self.lateness.least
+        if late is None or time.monotonic() - self._noted < _SAID:
+            return
+        self._noted = time.monotonic()
+        found: dict[str, tuple[int, str]] = {}
+        for rank in self.ranks:
+            first, entries = self.board.iterations_since(rank, self.noted.get(rank, 0), _MOST // len(self.ranks))
+            if len(entries):
+                self.noted[rank] = first + len(entries)
+                found[str(rank)] = first, base64.b64encode(entries.tobytes()).decode()
+        if found:
+            message["iterations"] = found
+        message["late"] = late
 
     def end(self) -> None:
         """End the processes of this host, and remove what they leave."""
@@ -263,17 +251,10 @@ def _end_all(folder: Path, launchers: set[psutil.Process]) -> None:
     remove_leftovers()
 
 
-def say(message: dict[str, Any]) -> None:
+def say(message: FromAgent) -> None:
     """Send a message to the relay."""
-    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.write(json.dumps({**message, "clock": time.perf_counter()}) + "\n")
     sys.stdout.flush()
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 def main() -> None:
@@ -281,8 +262,8 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the connection's end is seen on standard input
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _ended)  # Slurm ends a job with it, and kills what is left some seconds later
-    lines = Lines(sys.stdin.fileno())
-    messages: list[dict[str, Any]] = []
+    lines: Lines[FromRelay] = Lines(sys.stdin.fileno())
+    messages: list[FromRelay] = []
     poll = select.poll()
     poll.register(lines.descriptor, select.POLLIN)
     while lines.open and not messages:
@@ -310,7 +291,7 @@ def _ended(*_: Any) -> NoReturn:
     raise SystemExit(0)
 
 
-def _serve(agent: _Agent, lines: Lines, messages: list[dict[str, Any]], poll: select.poll, limit: float) -> None:
+def _serve(agent: _Agent, lines: Lines[FromRelay], messages: list[FromRelay], poll: select.poll, limit: float) -> None:
     heard = time.monotonic()
     known: set[int] = set()
     while lines.open and time.monotonic() - heard < limit:

@@ -1,6 +1,6 @@
 """Ask another host, by ssh or srun, what a cluster needs to know of it, and say why a host does not answer.
 
-`xpulab.deploy.remote.about` is the program that answers there.
+`xpulab.deploy.remote.describe_host` is the program that answers there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from xpulab.deploy.launchers import choice as schedulers
 from xpulab.deploy.launchers.scheduler import Job
 from xpulab.deploy.launchers.ssh import CONNECT, Ssh
-from xpulab.deploy.remote.agent import Lines
+from xpulab.deploy.remote.describe_host import Answer, Question
+from xpulab.deploy.remote.messages import Lines
 from xpulab.sharing.program import program
 
 __all__ = ["Asked"]
@@ -68,7 +68,7 @@ class Asked:
     job : Job or None
         The scheduler's job whose node it is.
     arguments : sequence of str
-        Arguments of the program `xpulab.deploy.remote.about`.
+        Arguments of the program `xpulab.deploy.remote.describe_host`.
     connect : int
         Seconds after which a host that does not answer ssh counts as not reachable.
 
@@ -83,10 +83,10 @@ class Asked:
     ) -> None:
         self._name, self._config, self._job = name, config, job
         self._scheduler = schedulers.module(job.scheduler) if job else None
-        self._program = program("xpulab.deploy.remote.about", *arguments)
+        self._program = program("xpulab.deploy.remote.describe_host", *arguments)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- `end` closes it
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[Answer] = []
         self.problem = ""
         launcher = (
             self._scheduler.launcher(name, job, config) if self._scheduler and job else Ssh(name, config, connect)
@@ -99,23 +99,23 @@ class Asked:
                 stderr=self._errors,
             )
             assert self._process.stdout is not None
-            self._lines = Lines(self._process.stdout.fileno())
+            self._lines: Lines[Answer] = Lines(self._process.stdout.fileno())
         except FileNotFoundError:
             self.problem = "this host has no ssh; type: sudo apt install openssh-client"
             if self._scheduler and not self._scheduler.BY_SSH:
                 self.problem = f"{self._scheduler.REACH} was not found on PATH; {self._scheduler.INSTALL}"
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send a message, to which the program answers."""
+    def say(self, question: Question) -> None:
+        """Send a question, to which the program answers."""
         if not self.problem:
             assert self._process is not None
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # `answer` says why it has ended
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.write(json.dumps(question).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def answer(self) -> dict[str, Any]:
-        """The next answer; an empty one if there is a `problem`."""
+    def answer(self) -> Answer:
+        """Return the next answer; an empty one if there is a `problem`."""
         deadline = time.monotonic() + _TIMEOUT
         while not self.problem and not self._waiting:
             left = deadline - time.monotonic()
@@ -142,7 +142,7 @@ class Asked:
         self._errors.close()
 
     def _reason(self) -> str:
-        """What is wrong, and what to type, from what ssh, srun or the host has said."""
+        """Return what is wrong, and what to type, from what ssh, srun or the host has said."""
         assert self._process is not None
         try:
             status = self._process.wait(_END)

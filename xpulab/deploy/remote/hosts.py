@@ -23,8 +23,9 @@ from xpulab.deploy.network.ports import PROPOSED, Ports, listening
 from xpulab.deploy.network.reach import Closed, Door, closed_doors, opening, sentences
 from xpulab.deploy.plan.plan import Offer, plan
 from xpulab.deploy.plan.probe import Probe
-from xpulab.deploy.remote import about
+from xpulab.deploy.remote import describe_host
 from xpulab.deploy.remote.asking import Asked
+from xpulab.deploy.remote.describe_host import Answer
 from xpulab.exceptions import ClusterStartError, DeviceNotFoundError, UsageError
 from xpulab.report.rendering import Displayed, block, escape, plain, table_html, table_text
 
@@ -113,7 +114,7 @@ class Hosts(Displayed):
         return " ".join([",".join(names), *(f"{option} {value}" for option, value in options.items() if value)])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return {**asdict(self), "ready": self.ready}
 
     def require_ready(self) -> None:
@@ -122,7 +123,7 @@ class Hosts(Displayed):
             raise ClusterStartError("\n".join(["engines cannot run on all hosts:", *self._notes()]))
 
     def offers(self) -> list[Offer]:
-        """What `plan` needs to know about the hosts that have been found."""
+        """Return what `plan` needs to know about the hosts that have been found."""
         return [
             Offer(host.probe, "" if host.here else host.name, host.slots)
             for host in self.hosts
@@ -214,9 +215,11 @@ def look(
     mine = (mpi, choice.find(mpi).mpiexec)
     with _asked(hosts, config, job, (*mine, str(among or "")), connect) as asked:
         with ThreadPoolExecutor(max(1, len(hosts)), "xpulab-hosts") as pool:
-            answers = pool.map(lambda host: about.describe(*mine) if host.here else asked[host.name].answer(), hosts)
+            answers = pool.map(
+                lambda host: describe_host.describe(*mine) if host.here else asked[host.name].answer(), hosts
+            )
             documents = {host.name: document for host, document in zip(hosts, answers, strict=True)}
-        versions = about.versions(*mine)
+        versions = describe_host.versions(*mine)
         found = [_looked_at(host, documents[host.name], asked, versions) for host in hosts]
         doors = [
             Door(host.name, host.address, port) for host in found for port in documents[host.name].get("ports", ())
@@ -231,7 +234,7 @@ def look(
 def _asked(
     hosts: Sequence[Host], config: str | None, job: Job | None, arguments: Sequence[str], connect: int
 ) -> Iterator[dict[str, Asked]]:
-    """A context in which the other hosts are asked, by their names."""
+    """Open a context in which the other hosts are asked, by their names."""
     asked: dict[str, Asked] = {}
     try:
         for host in hosts:
@@ -247,14 +250,15 @@ def _problem(host: Host, asked: Mapping[str, Asked]) -> str:
     return asked[host.name].problem if host.name in asked else ""
 
 
-def _looked_at(host: Host, document: dict[str, Any], asked: Mapping[str, Asked], versions: Mapping[str, str]) -> Host:
-    """A host with what `about` has said of it, or with what is wrong there."""
+def _looked_at(host: Host, document: Answer, asked: Mapping[str, Asked], versions: Mapping[str, str]) -> Host:
+    """Return a host with what `describe_host` has said of it, or with what is wrong there."""
     if problem := _problem(host, asked):
         return replace(host, problem=problem)
     if differ := _differences(document["versions"], versions):
         return replace(host, problem=f"it has {differ}; install the versions of this host there")
     if document["error"]:
         return replace(host, problem=document["error"])
+    assert document["probe"] is not None
     found = Probe.from_dict(document["probe"])
     helps = host.here and host.slots is None and asked  # without a device, if there are other hosts
     try:
@@ -270,16 +274,16 @@ def _looked_at(host: Host, document: dict[str, Any], asked: Mapping[str, Asked],
 
 
 def _differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> str:
-    """What is not as on this host: "xpulab 0.1 (here 0.2)"."""
-    other = [key for key in about.VERSIONS if theirs.get(key) != mine[key]]
+    """Return what is not as on this host: "xpulab 0.1 (here 0.2)"."""
+    other = [key for key in describe_host.VERSIONS if theirs.get(key) != mine[key]]
     if "xpulab" in other:  # whose digest then differs, too
         other = [key for key in other if key != "digest"]
-    words = ((f"{about.VERSIONS[key]} {theirs.get(key, 'none')}".strip(), mine[key]) for key in other)
+    words = ((f"{describe_host.VERSIONS[key]} {theirs.get(key, 'none')}".strip(), mine[key]) for key in other)
     return ", ".join(f"{name} (here {here})" for name, here in words)
 
 
 def _closed(here: str, doors: list[Door], asked: Mapping[str, Asked], among: Ports | None) -> tuple[Closed, ...]:
-    """The pairs among this host, which is called `here`, and these others, of which one cannot connect to the other."""
+    """Return the pairs among this host, called `here`, and these others of which one cannot connect to the other."""
     if not doors:
         return ()
     _, address = interface_to(doors[0].address)
@@ -298,7 +302,7 @@ def _closed(here: str, doors: list[Door], asked: Mapping[str, Asked], among: Por
 
 
 def interface_to(address: str) -> tuple[str, str]:
-    """The interface of this host through which packets to an address go: its name, and this host's address there.
+    """Return the interface through which packets to an address go: its name, and this host's address there.
 
     Raises
     ------

@@ -68,7 +68,7 @@ class Keys(Displayed):
         return not any(host.to_type for host in self.hosts)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable values."""
+        """Return JSON-serialisable values."""
         return {**asdict(self), "ready": self.ready}
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ def _installed(key: Path, name: str, config: str | None, terminal: bool) -> Host
 
 
 def _refused(name: str, config: str | None) -> str | None:
-    """What ssh says if it does not reach a host without a password; None if it does."""
+    """Return what ssh says if it does not reach a host without a password; None if it does."""
     command = ssh.Ssh(name, config).command(["true"])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT)

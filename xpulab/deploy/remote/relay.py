@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -28,16 +29,18 @@ from xpulab.deploy.launchers import munge, slurm
 from xpulab.deploy.launchers.scheduler import Job, Launcher
 from xpulab.deploy.launchers.ssh import Ssh
 from xpulab.deploy.mpi import choice
-from xpulab.deploy.remote.agent import OF_OTHERS, STEP, Lines, board_of
+from xpulab.deploy.remote.agent import STEP, board_of
+from xpulab.deploy.remote.clocks import Lateness, ahead
+from xpulab.deploy.remote.messages import OF_OTHERS, FromAgent, FromRelay, Lines, Lost, Start
 from xpulab.sharing import owner
-from xpulab.sharing.board import Board
+from xpulab.sharing.board import ITERATION, Board
 from xpulab.sharing.folder import HOST, write_private
 from xpulab.sharing.program import program
 
-__all__ = ["LIMIT", "LOST", "OPTIONS"]
+__all__ = ["LIMIT", "OPTIONS", "Options"]
 
-#: Files in a cluster's folder: the relay's options, and what it has lost.
-OPTIONS, LOST = "relay.json", "lost.json"
+#: File in a cluster's folder with the relay's options.
+OPTIONS = "relay.json"
 
 LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
@@ -49,34 +52,75 @@ _END = 4.0  # seconds that the agents have to end the processes of their hosts
 _FILES = ("placements.json", "security/ipcontroller-engine.json")
 
 
-class _Lost(Exception):
-    """An engine or a host was lost.
+@dataclass(frozen=True)
+class Options:
+    """The options of the relay.
 
-    Parameters
+    Attributes
     ----------
-    why : str
-        What was lost; empty if `ranks` says it.
-    ranks : list of int
-        The engines that ended first.
+    hosts : list of str
+        The other hosts, as ssh or srun knows them.
+    ssh_config : str or None
+        File with ssh's configuration.
+    job : Job or None
+        The scheduler's job whose nodes the hosts are.
+    owner : int
+        The process with which the cluster ends; 0 for none.
+    interface : str
+        Network interface of this host that leads to the other hosts.
+    mpi : str
+        Name of the MPI.
+    helped : bool
+        Whether the helper rank runs on this host.
+    silence : float
+        Seconds that an engine may stand still while it starts.
+    limit : float
+        Seconds without a sign of the other side after which a host counts as lost.
     """
 
-    def __init__(self, why: str, ranks: list[int]) -> None:
-        super().__init__(why)
-        self.about = {"why": why, "ranks": ranks}
+    hosts: list[str]
+    ssh_config: str | None
+    job: Job | None
+    owner: int
+    interface: str
+    mpi: str
+    helped: bool
+    silence: float
+    limit: float = LIMIT
+
+    def write(self, folder: Path) -> None:
+        """Write the options into the folder of the cluster."""
+        (folder / OPTIONS).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Options:
+        """Return the options that `write` has written."""
+        content = json.loads((folder / OPTIONS).read_text())
+        return cls(**{**content, "job": content["job"] and Job.from_dict(content["job"])})
+
+
+class _LostError(Exception):
+    """An engine or a host was lost."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(lost.why)
+        self.lost = lost
 
 
 class _Link:
     """The connection to the agent of a host."""
 
-    def __init__(self, host: str, launcher: Launcher, about: dict[str, Any]) -> None:
-        self.host, self._launcher, self._about = host, launcher, about
+    def __init__(self, host: str, launcher: Launcher, start: Start) -> None:
+        self.host, self._launcher, self._start = host, launcher, start
         self.heard = float("inf")  # until the first message: ssh and the cluster have limits for a start
         self._said = time.monotonic()
-        self._state: dict[str, Any] = {}
+        self._state: FromRelay = {}
         self.beats: dict[int, tuple[float, float]] = {}  # rank -> its heartbeat there, and its time here
-        self._begin(about)
+        self.lateness = Lateness()  # of the agent's messages
+        self.ahead = 0.0  # seconds by which the clock of the host is ahead of this host's
+        self._begin(start)
 
-    def _begin(self, about: dict[str, Any]) -> None:
+    def _begin(self, start: Start) -> None:
         """Start an agent, and send it its first message."""
         self.process = subprocess.Popen(
             self._launcher.command(program("xpulab.deploy.remote.agent")),
@@ -87,24 +131,24 @@ class _Link:
         assert self.process.stdout is not None
         self._in = self.process.stdin.fileno()
         os.set_blocking(self._in, False)
-        self.lines = Lines(self.process.stdout.fileno())
+        self.lines: Lines[FromAgent] = Lines(self.process.stdout.fileno())
         self._unsent = b""
-        self.say(about)
+        self.say(start)
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: Start | FromRelay) -> None:
         """Send a message."""
         self._unsent += json.dumps(message).encode() + b"\n"
         self._said = time.monotonic()
         self.flush()
 
-    def tell(self, state: dict[str, Any]) -> None:
-        """Send a state if it has changed, and an empty message as a sign of life if nothing was sent for a while."""
+    def tell(self, state: FromRelay) -> None:
+        """Send a state if it has changed, and a sign of life if nothing was sent for a while."""
         if not self._unsent:  # otherwise a later state replaces this one
             if state != self._state:
                 self._state = state
-                self.say(state)
+                self.say({**state, "clock": time.perf_counter()})
             elif time.monotonic() - self._said > _SAID:
-                self.say({})
+                self.say({"clock": time.perf_counter()})
         self.flush()
 
     def end(self, silent: bool) -> None:
@@ -116,11 +160,12 @@ class _Link:
         if silent:
             self.process.kill()
         elif self.lines.open or self.heard == float("inf"):
-            self.say({"end": True})
+            end: FromRelay = {"end": True}
+            self.say(end)
         else:
             with self.process:
                 self.process.kill()
-            self._begin({**self._about, "remove": True})
+            self._begin({**self._start, "remove": True})
 
     def flush(self) -> None:
         """Send what could not be sent before."""
@@ -135,31 +180,31 @@ class _Relay:
     ----------
     folder : pathlib.Path
         Folder of the cluster.
-    options : dict
-        ``hosts`` (names for ssh or srun), ``ssh_config``, ``job`` (attributes of `Job`, or None), ``owner``,
-        ``interface``, ``mpi``, ``helped`` (whether the helper rank runs on this host), ``limit``, the seconds
-        without a sign of the other side after which a host counts as lost, and ``silence``, the seconds that an engine
-        may stand still while it starts.
+    options : Options
     """
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
-        environment = choice.environment_of(options["mpi"], options["interface"])
-        about = {"owner": options["owner"], "environment": environment, "helps": options["helped"]}
+        environment = choice.environment_of(options.mpi, options.interface)
+        about = {"owner": options.owner, "environment": environment, "helps": options.helped}
         write_private(folder / HOST, json.dumps(about))
-        self.limit: float = options["limit"]
-        self.job = Job(**options["job"]) if options["job"] else None
+        self.limit, self.job = options.limit, options.job
         self.scheduler = schedulers.module(self.job.scheduler) if self.job else None
         self.sealing = self.scheduler is not None and not self.scheduler.BY_SSH
         self.socket = munge.socket_in(slurm.config()) if self.sealing else ""  # of munge's daemon
-        about = {"folder": str(folder), "mpi": options["mpi"], "munge": self.socket}
-        about |= {"limit": self.limit, "silence": options["silence"]}
+        start: Start = {
+            "folder": str(folder),
+            "limit": options.limit,
+            "silence": options.silence,
+            "mpi": options.mpi,
+            "munge": self.socket,
+        }
         self.links: list[_Link] = []
-        for host in options["hosts"]:
-            launcher: Launcher = Ssh(host, options["ssh_config"])
+        for host in options.hosts:
+            launcher: Launcher = Ssh(host, options.ssh_config)
             if self.scheduler and self.job:
-                launcher = self.scheduler.launcher(host, self.job, options["ssh_config"])
-            self.links.append(_Link(host, launcher, about))
+                launcher = self.scheduler.launcher(host, self.job, options.ssh_config)
+            self.links.append(_Link(host, launcher, start))
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
@@ -176,17 +221,17 @@ class _Relay:
                 link.heard = time.monotonic()
                 self._take(link, message)
         if gone := sorted(self.watched[descriptor] for descriptor in ready & self.watched.keys()):
-            raise _Lost("", gone)
+            raise _LostError(Lost(ranks=tuple(gone)))
         for link in self.links:
             if not link.lines.open:
-                raise _Lost(f"the connection to {link.host} ended", [])
+                raise _LostError(Lost(f"the connection to {link.host} ended"))
             if self._silent(link):
-                raise _Lost(f"nothing was heard of {link.host} for {self.limit:g} s", [])
+                raise _LostError(Lost(f"nothing was heard of {link.host} for {self.limit:g} s"))
         for descriptor in self.watched:
             poll.register(descriptor, select.POLLIN)
 
     def _silent(self, link: _Link) -> bool:
-        """Whether nothing was heard of a host for too long."""
+        """Return whether nothing was heard of a host for too long."""
         return time.monotonic() - link.heard > self.limit
 
     def _pass_on_files(self) -> None:
@@ -196,20 +241,27 @@ class _Relay:
                 json.loads(text)  # it may be half written
                 self._files.remove(name)
                 for link in self.links:
-                    link.say({"sealed": {name: self._sealed(text)}} if self.sealing else {"files": {name: text}})
+                    link.say(self._file(name, text))
+
+    def _file(self, name: str, text: str) -> FromRelay:
+        """Return the message with a file."""
+        return {"sealed": {name: self._sealed(text)}} if self.sealing else {"files": {name: text}}
 
     def _sealed(self, text: str) -> str:
-        """A text as it travels by srun, which encrypts nothing. It can be opened once, so each link has its own."""
+        """Return a text as it travels by srun, which encrypts nothing.
+
+        It can be opened once, so each link has its own.
+        """
         try:
             return munge.sealed(text, self.socket)
         except munge.MungeError as error:
             job = schedulers.label(self.job) if self.job else ""
-            raise _Lost(
+            why = (
                 f"the keys of the cluster cannot be sent to other nodes of {job}: {error}\n"
                 "srun would send them without encryption; type: %xpu_cluster start --launcher local, or, if ssh "
-                "reaches the nodes, name them: --hosts node1,node2",
-                [],
-            ) from None
+                "reaches the nodes, name them: --hosts node1,node2"
+            )
+            raise _LostError(Lost(why)) from None
 
     def _open_board(self) -> None:
         if self.board is None and (found := board_of(self.folder)) is not None:
@@ -221,25 +273,31 @@ class _Relay:
 
     def _tell(self) -> None:
         """Tell every agent which tasks should stop, and in which tasks a rank has failed, has ended, or waits."""
-        known: dict[str, Any] = {}
+        known: FromRelay = {}
         if self.board is not None:
             every = self.board.every
-            known = {name: every[name].tolist() for name in OF_OTHERS} | {"cancelled": self.board.requests}
+            known["cancelled"] = self.board.requests
             known["waits_in"] = [where.decode(errors="replace") for where in every["waits_in"].tolist()]
+            for field in OF_OTHERS:
+                known[field] = every[field].tolist()
         for link in self.links:
             link.tell(known)
 
-    def _take(self, link: _Link, message: dict[str, Any]) -> None:
+    def _take(self, link: _Link, message: FromAgent) -> None:
         """Take over what an agent has sent."""
+        if "clock" in message:
+            link.lateness.add(message["clock"])
         for name, text in message.get("logs", {}).items():
             with open(self.folder / "log" / os.path.basename(name), "ab") as file:
                 file.write(base64.b64decode(text))
-        if message.get("lost"):
-            raise _Lost(f"{link.host}: {message['lost']}", [])
-        if message.get("gone"):
-            raise _Lost("", message["gone"])
+        if lost := message.get("lost"):
+            raise _LostError(Lost(f"{link.host}: {lost}"))
+        if gone := message.get("gone"):
+            raise _LostError(Lost(ranks=tuple(gone)))
         if self.board is None:
             return
+        if "late" in message and (here := link.lateness.least) is not None:
+            link.ahead = ahead(message["late"], here)
         for key, about in message.get("ranks", {}).items():
             rank = int(key)
             record = np.frombuffer(base64.b64decode(about["record"]), self.board.every.dtype).copy()
@@ -249,7 +307,13 @@ class _Relay:
             record["heartbeat"] = link.beats[rank][1]
             record["pid"] = 0
             record["signs"], record["memory"], record["free"] = about["signs"], about["memory"], message["free"]
+            record["used"], record["read"] = about["used"], about["read"]
+            record["ahead"] = link.ahead
             self.board.every[rank] = record[0]
+        for key, (first, text) in message.get("iterations", {}).items():
+            entries = np.frombuffer(base64.b64decode(text), ITERATION).copy()
+            entries["ended"] -= link.ahead
+            self.board.add_iterations(int(key), first, entries)
 
     def await_mpi(self) -> None:
         """Give mpiexec time to end the other engines: it then logs how the first one ended."""
@@ -261,7 +325,7 @@ class _Relay:
             time.sleep(0.01)
 
     def end_of_job(self) -> str:
-        """How the scheduler's job has ended, which has then ended the engines, too; empty if it still runs."""
+        """Return how the scheduler's job has ended, which has then ended the engines, too; empty if it still runs."""
         if self.job is None:
             return ""
         log = (self.folder / "log" / "relay.log").read_text(errors="replace")  # srun writes there
@@ -285,9 +349,9 @@ class _Relay:
 def main() -> None:
     """Run until the notebook ends this process, or something is lost."""
     folder = Path(sys.argv[1])
-    options = json.loads((folder / OPTIONS).read_text())
-    if options["owner"]:
-        owner.end_with(options["owner"], functools.partial(owner.successors, str(folder)))
+    options = Options.read(folder)
+    if options.owner:
+        owner.end_with(options.owner, functools.partial(owner.successors, str(folder)))
     signal.signal(signal.SIGTERM, _ended)
     relay = _Relay(folder, options)
     poll = select.poll()
@@ -296,18 +360,18 @@ def main() -> None:
     try:
         while True:
             relay.step(poll)
-    except _Lost as lost:
-        write_private(folder / LOST, json.dumps(lost.about))
-        if lost.about["ranks"]:
+    except _LostError as error:
+        error.lost.write(folder)
+        if error.lost.ranks:
             relay.await_mpi()
         if why := relay.end_of_job():
-            write_private(folder / LOST, json.dumps({"why": why, "ranks": [], "job": True}))
+            Lost(why, job=True).write(folder)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         relay.end()
 
 
-def _ended(*_: Any) -> NoReturn:
+def _ended(*_: object) -> NoReturn:
     raise SystemExit(0)
 
 

@@ -1,4 +1,4 @@
-"""Show what ranks print while no code of the user runs there: threads after their cell, and callbacks of a fit."""
+"""Show what ranks print while no code of the user runs there: threads and children after their cell, and callbacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from xpulab.deploy.tasks.merging import Merging
-from xpulab.sharing.transcript import between
+from xpulab.sharing.transcript import Transcripts, between
 
 __all__ = ["Between"]
 
@@ -33,6 +33,7 @@ class Between:
     def __init__(self, folder: Path, size: int, earlier: bool) -> None:
         self._paths = [between(folder, rank) for rank in range(size)]
         self._files: dict[int, int] = {}
+        self._ended: Transcripts | None = None  # of the latest call: its child processes may still write there
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self._paths]
         self._merging = Merging(print)
         self._lock = threading.Lock()
@@ -47,6 +48,16 @@ class Between:
     def begin(self) -> None:
         """Note that a call begins in this context: IPython shows what comes from now on below its cell."""
         self._context = contextvars.copy_context()
+
+    def go_on(self, ended: Transcripts) -> None:
+        """Show what child processes of a call that has ended still print into its files, until another call ends."""
+        with self._lock:
+            before, self._ended = self._ended, ended
+            if before is not None and before is not ended:
+                self._take(before)
+                before.close()
+            if self._closed.is_set():
+                ended.close()
 
     def show(self) -> None:
         """Show at once what the ranks have printed. Ranks that have printed nothing cost microseconds."""
@@ -64,6 +75,8 @@ class Between:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
+            if self._ended is not None:
+                self._ended.close()
 
     def _follow(self) -> None:
         while not self._closed.wait(_LOOK):
@@ -84,9 +97,16 @@ class Between:
         """Read what is new; returns whether there is any."""
         if len(self._files) < len(self._paths):
             self._open()
-        found = False
+        found = self._ended is not None and self._take(self._ended)
         for rank, file in self._files.items():
             while data := os.read(file, 1 << 20):
                 self._merging.add(rank, self._decoders[rank].decode(data))
                 found = True
         return found
+
+    def _take(self, ended: Transcripts) -> bool:
+        """Take what is new in the files of a call that has ended; returns whether there is any."""
+        texts = ended.read()
+        for rank, text in enumerate(texts):
+            self._merging.add(rank, text)
+        return any(texts)

@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import ipyparallel as ipp
-
+from xpulab.deploy.tasks.ways import Way
 from xpulab.exceptions import EngineStuckError
+from xpulab.sharing.answers import Reply
 from xpulab.sharing.board import USERS, Board, awaited, new_task_number, running
+from xpulab.sharing.signals import Pressed
 
 __all__ = ["Exchange"]
 
@@ -24,7 +25,6 @@ _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction a
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
 _PRINTED = 2.0  # seconds in which the output of other hosts arrives
 _SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
-_RUN = ipp.Reference("xpulab_run")  # the function of each engine that runs a task
 _latest: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # number of its last task
 _latest_lock = threading.Lock()
 
@@ -76,11 +76,11 @@ class _Ending:
         return self._signals and self.failure is None and not self._decided
 
     def overdue(self) -> bool:
-        """Whether the time in which the task has to end is over."""
+        """Return whether the time in which the task has to end is over."""
         return time.monotonic() > self._deadline
 
     def signals_now(self) -> bool:
-        """Whether to signal the engines now. If so, the time until the next signal begins."""
+        """Return whether to signal the engines now. If so, the time until the next signal begins."""
         if time.monotonic() <= self._next_signal:
             return False
         self._next_signal = time.monotonic() + _SIGNAL_AGAIN
@@ -95,7 +95,8 @@ class Exchange:
 
     Parameters
     ----------
-    client : ipyparallel.Client
+    way : Way
+        How it is sent.
     board : Board or None
         Board on which the engines write; None until they have sent its path.
     name : str
@@ -104,19 +105,18 @@ class Exchange:
         Arguments of the task.
     """
 
-    def __init__(self, client: Any, board: Board | None, name: str, payload: dict[str, Any]) -> None:
+    def __init__(self, way: Way, board: Board | None, name: str, payload: dict[str, Any]) -> None:
         self.name = name
         self.number = new_task_number()
-        self._client = client
         self._board = board
-        # Each further argument would be a message of its own, which takes 10 µs on both sides.
-        about = (name, self.number, os.getpid(), _unread(self.number))
-        self._pending = client.broadcast_view().apply(_RUN, about, payload)
+        self._pending = way.send((name, self.number, os.getpid(), _unread(self.number)), payload)
 
     def wait(
-        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
-    ) -> list[dict[str, Any]]:
-        """Wait for all ranks. An interrupt or an error of `watch` asks them to stop, and is raised afterwards.
+        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: Pressed
+    ) -> list[Reply]:
+        """Wait for all ranks, while Ctrl-C is postponed.
+
+        An interrupt or an error of `watch` asks them to stop, and is raised afterwards.
 
         Parameters
         ----------
@@ -124,12 +124,13 @@ class Exchange:
             Called at every read of the board; raises an error if engines were lost.
         watch : callable, optional
             Called at every read with the board's records and the number of the task.
-        pressed : list
-            Not empty if Ctrl-C was pressed while the task was sent.
+        pressed : Pressed
+            Whether Ctrl-C was pressed since the task was sent. It acts at once only in `watch`: where a thread of
+            ipyparallel is told of, it could leave a lock that nobody ever releases.
 
         Returns
         -------
-        list of dict
+        list of Reply
             The reply of each rank.
 
         Raises
@@ -142,35 +143,40 @@ class Exchange:
         try:
             return self._wait(require_well, watch, pressed)
         finally:
-            if self._pending.ready():
-                self._forget(self._pending)
-                if self._ranks is not None:
-                    self._board.forget(self.number)  # type: ignore[union-attr]
-            else:  # the task has not begun, because another one runs; the engines drop it when its turn comes
-                self._pending.add_done_callback(self._forget)
+            # If it has not begun, because another one runs, the engines drop it when its turn comes.
+            if self._pending.ready() and self._ranks is not None:
+                self._board.forget(self.number)  # type: ignore[union-attr]
+            self._pending.forget()
 
     def _wait(
-        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: list[int]
-    ) -> list[dict[str, Any]]:
+        self, require_well: Callable[[], None], watch: Callable[[Any, int], None] | None, pressed: Pressed
+    ) -> list[Reply]:
         ending = _Ending(self.name)
         while True:
             try:
-                if pressed:
-                    pressed.clear()
-                    raise KeyboardInterrupt
                 while not self._pending.ready():
+                    self._require_not(pressed)
                     self._pending.wait(_POLL)
-                    require_well()
+                    if not self._pending.ready():
+                        require_well()
                     self._hurry(ending)
                     # What a user's code has printed is read once more when it has ended.
                     over = self.name in USERS and self._pending.ready()
                     if watch is not None and ending.failure is None and not over:
-                        self._look(watch, ending)
+                        with pressed.acts():
+                            self._look(watch, ending)
+                self._require_not(pressed)
                 return self._collected(ending)
             except KeyboardInterrupt:
                 if self._ranks is None or self._cancel():
                     raise
                 ending.begin()
+
+    @staticmethod
+    def _require_not(pressed: Pressed) -> None:
+        if pressed:
+            pressed.forget()
+            raise KeyboardInterrupt
 
     def _look(self, watch: Callable[[Any, int], None], ending: _Ending) -> None:
         """Call `watch`. If it raises an error, ask the engines to stop, because the caller will not use the result."""
@@ -211,11 +217,11 @@ class Exchange:
             f"{'the interrupt' if ending.failure is None else 'a failed callback'}; type: %xpu_cluster restart"
         )
 
-    def _collected(self, ending: _Ending) -> list[dict[str, Any]]:
-        """The replies of all ranks, after they have ended. Raises the error of `watch`, if there is one."""
+    def _collected(self, ending: _Ending) -> list[Reply]:
+        """Return the replies of all ranks, after they have ended. Raises the error of `watch`, if there is one."""
         if ending.failure is not None:
             raise ending.failure
-        replies = list(self._pending.get())
+        replies: list[Reply] = list(self._pending.get())
         if self.name in USERS:
             self._await_output(replies)
         if ending.begun:  # an interrupt that came after the ranks were done still ends the caller
@@ -223,7 +229,7 @@ class Exchange:
                 reply["status"] = "interrupted" if reply["status"] == "ok" else reply["status"]
         return replies
 
-    def _await_output(self, replies: list[dict[str, Any]]) -> None:
+    def _await_output(self, replies: list[Reply]) -> None:
         """Wait until the relay has copied what the ranks of other hosts have printed in a user's code."""
         outcomes = [(reply["result"] or {}).get("outcome", "left out") for reply in replies]
         ran = [rank for rank, outcome in enumerate(outcomes) if outcome != "left out"]
@@ -253,23 +259,9 @@ class Exchange:
                     os.kill(int(record["pid"]), signal.SIGINT)
 
     def _busy(self) -> str:
-        """The ranks that are still running the task, such as ``"rank 1, 3"``."""
+        """Return the ranks that are still running the task, such as ``"rank 1, 3"``."""
         busy = running(self._ranks, self.number)
         return f"rank {', '.join(map(str, busy))}" if busy else ""
-
-    def _forget(self, pending: Any) -> None:
-        """Delete the data that ipyparallel keeps about every task, so that memory does not grow in a long session."""
-        client = self._client
-        with contextlib.suppress(Exception):  # the client may be closed
-            client.purge_local_results(pending)
-            client.history.clear()
-            whole = {sent.rpartition("_")[0] for sent in pending.msg_ids}  # IDs of broadcasts, which never end
-            client.outstanding.difference_update(whole)
-            for known in (client._futures, client._output_futures, client.metadata):
-                for sent in (*whole, *pending.msg_ids):
-                    known.pop(sent, None)
-        for name in ("__len__", "_count_chunks", "split"):  # each has a functools cache of 128 results
-            getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
 
 
 def _unread(number: int) -> list[int]:

@@ -60,7 +60,7 @@ class Merging:
         return any(self._lines.values()) or any(self._rest.values())
 
     def unfinished(self) -> str:
-        """A line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
+        """Return a line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
         for _, rest in sorted(self._rest.items()):
             if _visible(rest):
                 ranks = [other for other, text in self._rest.items() if text == rest]
@@ -117,7 +117,7 @@ class Merging:
             del self._waiting[rank][line]
 
     def _others(self, waiting: Mapping[int, deque[tuple[float, str]]], line: str) -> bool:
-        """Whether a rank has this line behind others."""
+        """Return whether a rank has this line behind others."""
         return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
 
     def _line(self, ranks: tuple[int, ...], line: str, since: float) -> None:
@@ -158,10 +158,10 @@ def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
 
 
 def stamp(since: float) -> str:
-    """The time of day at a moment of `time.monotonic`, to a millisecond."""
+    """Return the time of day at a moment of `time.monotonic`, to a millisecond."""
     return datetime.fromtimestamp(time.time() + since - time.monotonic()).isoformat(" ", "milliseconds")
 
 
 def _visible(line: str) -> str:
-    """The part of a line that a terminal shows: the text after the last carriage return."""
+    """Return the part of a line that a terminal shows: the text after the last carriage return."""
     return line.rstrip("\r").rpartition("\r")[2]

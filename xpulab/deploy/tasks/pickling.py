@@ -43,12 +43,12 @@ def by_value(thing: Any, owners: Iterable[Any], **options: Any) -> bytes:
     names = {getattr(owner, "__module__", "") or "" for owner in owners}
     modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and _is_users(sys.modules[name])]
     if not modules:
-        return cloudpickle.dumps(thing, **options)
+        return bytes(cloudpickle.dumps(thing, **options))
     with _pickling:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps(thing, **options)
+            return bytes(cloudpickle.dumps(thing, **options))
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)

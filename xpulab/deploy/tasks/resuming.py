@@ -10,7 +10,7 @@ from xpulab.exceptions import XpulabError
 __all__ = ["NothingToResumeError"]
 
 
-class NothingToResumeError(XpulabError, NotFittedError):
+class NothingToResumeError(XpulabError, NotFittedError):  # type: ignore[misc]
     """No fit was interrupted that could go on; IPython shows only the message."""
 
     def __init__(self, message: str = "") -> None:

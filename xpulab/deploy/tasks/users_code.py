@@ -6,18 +6,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from xpulab.advice import of_interrupt
+from xpulab.calls import of_interrupt
 from xpulab.deploy.plan.probe import core_ranges
-from xpulab.deploy.tasks.answers import raise_errors
+from xpulab.deploy.tasks.answers import raise_failed
+from xpulab.deploy.tasks.engines import Engines
 from xpulab.deploy.tasks.merging import Merging, merged
 from xpulab.exceptions import CallInterrupted
 from xpulab.report import usage
 from xpulab.report.rendering import Text, format_size, in_notebook
+from xpulab.sharing.answers import Reply, UsersResult
 from xpulab.sharing.board import awaited, running
-from xpulab.sharing.hangs import GLOO, Hangs
+from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.transcript import LIMIT, Transcripts
 
 __all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
@@ -31,18 +34,6 @@ GONE = (
     "New engines were started; the variables of %%xpu cells and the rows that were only on the engines are gone: run "
     "those cells and scatter these rows again. For the last words of the engines before, type: %xpu_cluster logs"
 )
-
-
-class Engines(Protocol):
-    """The cluster whose engines run the code."""
-
-    silence: float
-    unheard: dict[int, float]
-
-    @property
-    def size(self) -> int:
-        """Number of engines."""
-        ...
 
 
 class CellInterrupted(CallInterrupted):
@@ -74,7 +65,7 @@ class CellOutput:
     figures: dict[int, list[bytes]] = field(default_factory=dict)
 
     def text(self, most: int | None = None) -> Text:
-        """The whole output, each line with its ranks; ranks with the same output share their lines.
+        """Return the whole output, each line with its ranks; ranks with the same output share their lines.
 
         Parameters
         ----------
@@ -96,13 +87,14 @@ class Following:
     Parameters
     ----------
     engines : Engines
-        The cluster.
     folder : pathlib.Path
         Folder of the cluster's logs.
     also : callable, optional
         Called with each rank, "out", and what it has printed.
     timestamps : bool
         Whether each line begins with the time at which it came.
+    notes : list of str, optional
+        Takes the messages. Neither these nor the output are printed then.
     """
 
     def __init__(
@@ -111,7 +103,9 @@ class Following:
         folder: Path,
         also: Callable[[int, str, str], None] | None = None,
         timestamps: bool = False,
+        notes: list[str] | None = None,
     ) -> None:
+        self._notes = notes
         self._engines = engines
         self._transcripts = Transcripts(folder, engines.size)
         self._size = engines.size
@@ -124,6 +118,7 @@ class Following:
         self._hangs: Hangs | None = None
         self._told_still: set[int] = set()
         self._told_full: set[int] = set()
+        self._over = False
 
     @property
     def paths(self) -> list[str]:
@@ -131,15 +126,24 @@ class Following:
         return self._transcripts.paths
 
     def printed(self) -> dict[int, str]:
-        """Rank -> what it printed, for ranks that printed something."""
+        """Return rank -> what it printed, for ranks that printed something."""
         return {rank: text for rank in range(self._size) if (text := self._transcripts.printed(rank))}
 
     def finish(self) -> None:
-        """Print the rest of the output, after all ranks have ended. May be called twice."""
+        """Print the rest of the output, after all ranks have ended. May be called twice.
+
+        The next call, of any thread, reads what is printed afterwards, and closes the files.
+        """
+        if self._over:
+            return
+        self._over = True
         self._read()
         self._merging.show(last=True)
         self._overwrite("")
-        self._transcripts.close()
+        if (between := self._engines.between) is None:
+            self._transcripts.close()
+        else:
+            between.go_on(self._transcripts)
 
     def __call__(self, records: Any, number: int) -> None:
         now = time.monotonic()
@@ -157,7 +161,9 @@ class Following:
         if not self._told_of_hang and (hang := self._hangs.told()):
             self._told_of_hang = True
             frees = f"Stop frees {'it' if len(busy) == 1 else 'them'}"
-            self._note(f"{hang}; {'gloo has no way out: a second Stop ends the engines' if GLOO in hang else frees}")
+            self._note(
+                f"{hang}; {'gloo has no way out: a second Stop ends the engines' if self._hangs.in_gloo() else frees}"
+            )
         if busy and raised and not self._told:
             self._since = self._since or now
             if now - self._since > _PATIENCE:
@@ -169,7 +175,7 @@ class Following:
 
     def _ask_about(self, busy: list[int]) -> None:
         """Print which ranks give no sign of life; the user may know the reason."""
-        limit = self._engines.silence
+        limit = self._engines.options.silence
         unheard = self._engines.unheard
         still = {rank for rank, seconds in unheard.items() if seconds > limit} & set(busy) - self._told_still
         if still:
@@ -193,7 +199,7 @@ class Following:
             )
 
     def raised(self) -> str:
-        """The tracebacks of ranks that raised an exception before another error occurred; "" if none did."""
+        """Return the tracebacks of ranks that raised an exception before another error occurred; "" if none did."""
         by_text: dict[str, list[int]] = {}
         for rank in range(self._size):
             if text := self._transcripts.raised(rank):
@@ -201,7 +207,7 @@ class Following:
         return "".join(f"Before, rank {core_ranges(ranks)} raised:\n{text}\n" for text, ranks in by_text.items())
 
     def raised_on(self, rank: int) -> str:
-        """The traceback of a rank that has raised an exception; "" if it has not."""
+        """Return the traceback of a rank that has raised an exception; "" if it has not."""
         return self._transcripts.raised(rank)
 
     def _last_line(self, rank: int) -> str:
@@ -209,43 +215,49 @@ class Following:
         return f" ({lines[-1]})" if lines else ""
 
     def _say(self, line: str) -> None:
+        if self._notes is not None:
+            return
         self._overwrite("")
         print(line, flush=True)
 
     def _note(self, text: str) -> None:
+        if self._notes is not None:
+            self._notes.append(text)
+            return
         self._overwrite("")
         print(text, file=sys.stderr)
 
     def _overwrite(self, line: str) -> None:
         """Show a line that the next output overwrites, if the output of this process can be overwritten."""
-        if line != self._overwritten and _overwrites():
+        if line != self._overwritten and self._notes is None and _overwrites():
             width = len(self._overwritten)
             print(f"\r{line.ljust(width)}", end="" if line else "\r", flush=True)
         self._overwritten = line
 
 
 def _overwrites() -> bool:
-    """Whether a carriage return in this process's output goes back to the beginning of the line."""
+    """Return whether a carriage return in this process's output goes back to the beginning of the line."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return in_notebook(shell) or sys.stdout.isatty()
 
 
-def results_of(replies: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
-    """What a user's code left on each rank, and for `%%xpu_profile` what it did there."""
-    results = [reply["result"] or {"outcome": reply["status"]} for reply in replies]
-    usage.collected(title, results)
+def results_of(replies: list[Reply], title: str, engines: Engines) -> list[UsersResult]:
+    """Return what a user's code left on each rank; `%%xpu_profile` and the history learn what it did there."""
+    results = [reply["result"] or UsersResult(outcome=reply["status"]) for reply in replies]
+    ahead = None if engines.board is None else engines.board.ranks["ahead"].tolist()
+    run = usage.collected(title, results, max(reply["total"] for reply in replies), ahead)
+    engines.history.add(run, datetime.now() - timedelta(seconds=run.seconds))
     return results
 
 
-def raise_for_users(replies: list[dict[str, Any]], results: list[dict[str, Any]], title: str) -> None:
+def raise_for_users(replies: list[Reply], results: list[UsersResult], title: str) -> None:
     """Raise one error for all ranks on which a user's code, of this title, raised an exception or was interrupted."""
-    raise_errors(
-        [
-            {**reply, "status": result["outcome"], "error": result.get("error") or reply["error"]}
-            for reply, result in zip(replies, results, strict=True)
-        ],
-        users=True,
-    )
+    failed = [
+        (reply["engine"], error)
+        for reply, result in zip(replies, results, strict=True)
+        if result["outcome"] == "error" and (error := result.get("error") or reply["error"])
+    ]
+    raise_failed(failed, len(replies), users=True)
     interrupted = [rank for rank, result in enumerate(results) if result["outcome"] == "interrupted"]
     if interrupted:
         places = {rank: (results[rank].get("error") or {}).get("at") for rank in interrupted}

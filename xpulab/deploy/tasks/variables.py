@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from xpulab.data import Outgoing, ShardedArray, bounds_of
+from xpulab.data import Holder, Outgoing, ShardedArray
+from xpulab.deploy.tasks.completion import NamesOnEngines
+from xpulab.deploy.tasks.conversation import Conversation
+from xpulab.deploy.tasks.names import Names
 from xpulab.deploy.tasks.rows import RowsOnEngines
-from xpulab.deploy.watch.signals import interruptible
 from xpulab.exceptions import UsageError
-from xpulab.sharing.memory import SharedBlock, shared_or_sent
+from xpulab.sharing.memory import shared_or_sent
+from xpulab.sharing.sources import Pickled, Source, bounds_of
+from xpulab.sharing.variables import GIVEN
 
 __all__ = ["VariablesOnEngines", "checked_ranks", "received"]
 
@@ -21,7 +26,7 @@ _KINDS = "biufcmMSU"  # kinds of dtypes that can be cut into parts: bool, number
 
 
 def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
-    """The ranks, sorted and without repetition; by default all ranks.
+    """Return the ranks, sorted and without repetition; by default all ranks.
 
     Raises
     ------
@@ -35,22 +40,40 @@ def checked_ranks(ranks: Sequence[int] | None, size: int) -> list[int]:
     return sorted(set(ranks))
 
 
-def received(value: Mapping[str, Any]) -> Any:
-    """A variable that a rank has sent. Its large arrays stay in the shared memory to which the rank has copied them."""
+def received(value: Pickled) -> Any:
+    """Return a variable that a rank has sent.
+
+    Its large arrays stay in the shared memory to which the rank has copied them.
+    """
     buffers: list[bytearray | np.ndarray[Any, Any]] = []
     for part in value["buffers"]:
         if isinstance(part, bytes):
             buffers.append(bytearray(part))
         else:
-            with SharedBlock.open(part["path"], writable=True) as block:
-                buffers.append(block.array((part["nbytes"],), np.uint8))
+            buffers.append(part.open(writable=True))
     return pickle.loads(value["pickle"], buffers=buffers)
 
 
-class VariablesOnEngines(RowsOnEngines):
-    """The variables of a cluster's ``%%xpu`` cells."""
+class VariablesOnEngines:
+    """The variables of a cluster's ``%%xpu`` cells.
 
-    @interruptible("push")
+    Parameters
+    ----------
+    tasks : Conversation
+    rows : RowsOnEngines
+    holder : Holder
+        The cluster, to which handles belong.
+
+    Attributes
+    ----------
+    completion : NamesOnEngines
+        What a user who types a cell is offered.
+    """
+
+    def __init__(self, tasks: Conversation, rows: RowsOnEngines, holder: Holder) -> None:
+        self._tasks, self._rows, self._holder = tasks, rows, holder
+        self.completion = NamesOnEngines(tasks.engines)
+
     def push(self, variables: Mapping[str, Any], *, ranks: Sequence[int] | None = None, scatter: bool = False) -> None:
         """Send objects to the engines, as variables of ``%%xpu`` cells.
 
@@ -79,15 +102,22 @@ class VariablesOnEngines(RowsOnEngines):
         NoClusterError
             If the cluster is not running.
         """
-        chosen = checked_ranks(ranks, self._require_running().size)
-        with Outgoing(self.blocks) as outgoing:
+        chosen = checked_ranks(ranks, self._size())
+        with Outgoing(self._rows.blocks) as outgoing:
             things = {
                 _named(name): self._sent(name, thing, outgoing, chosen, scatter) for name, thing in variables.items()
             }
-            self.call("push", {"things": things, "ranks": chosen})
+            self._tasks.call("push", {"things": things, "ranks": chosen})
             outgoing.drop()  # the ranks now own the memory of these parts
 
-    @interruptible("pull")
+    def put(self, name: str, value: object) -> None:
+        """Send an object to all engines, as `push`: ``cluster["x"] = 1``."""
+        self.push({name: value})
+
+    def keys(self) -> list[str]:
+        """Return the names that complete in ``cluster["``: the variables of cells on rank 0."""
+        return [name for name in self.completion.after("") if name not in GIVEN]
+
     def pull(self, name: str, *, ranks: Sequence[int] | None = None) -> list[Any]:
         """Return a variable of ``%%xpu`` cells from the ranks.
 
@@ -112,14 +142,34 @@ class VariablesOnEngines(RowsOnEngines):
         NoClusterError
             If the cluster is not running.
         """
-        chosen = checked_ranks(ranks, self._require_running().size)
-        results = self.call("pull", {"name": _named(name), "ranks": chosen}).results
+        chosen = checked_ranks(ranks, self._size())
+        results = self._tasks.call("pull", {"name": _named(name), "ranks": chosen}).results
         return [received(results[rank]["value"]) for rank in chosen]
 
-    def _sent(self, name: str, thing: Any, outgoing: Outgoing, ranks: list[int], scatter: bool) -> dict[str, Any]:
-        """The description with which the ranks make the object."""
+    def names(self) -> Names:
+        """Say what lives on the ranks: the variables of ``%%xpu`` cells, and the rows of `handles`.
+
+        Returns
+        -------
+        Names
+            For each variable its name, type, shape and bytes, and whether it is the same on all ranks.
+
+        Raises
+        ------
+        NoClusterError
+            If the cluster is not running.
+        """
+        results = self._tasks.call("names", {}).results
+        return Names({rank: result["variables"] for rank, result in enumerate(results)}, results[0]["rows"])
+
+    def _size(self) -> int:
+        self._tasks.engines.require_running()
+        return self._tasks.engines.size
+
+    def _sent(self, name: str, thing: Any, outgoing: Outgoing, ranks: list[int], scatter: bool) -> Source | Pickled:
+        """Return what the ranks make the object of."""
         if isinstance(thing, ShardedArray):
-            return {"handle": thing.source(self), "shape": thing.shape}
+            return thing.source(self._holder)
         if scatter:
             array = np.asarray(thing)
             if array.ndim == 0 or array.dtype.kind not in _KINDS:
@@ -128,7 +178,7 @@ class VariablesOnEngines(RowsOnEngines):
                     "expected an array of numbers, text or times with at least 1 dimension, to be cut along the first"
                 )
             rows = array.reshape(len(array), int(np.prod(array.shape[1:])))
-            return {"rows": outgoing.send_rows(rows, bounds_of(len(array), len(ranks))), "shape": array.shape}
+            return replace(outgoing.send_rows(rows, bounds_of(len(array), len(ranks))), shape=array.shape)
         buffers: list[pickle.PickleBuffer] = []
         try:
             head = cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append)

@@ -25,12 +25,12 @@ _MARK = b"\0XPULAB_ENGINE="  # the variable that ipyparallel sets for the engine
 #: `multiprocessing` and of joblib, and PyTorch's. They ignore SIGTERM.
 _CLEANERS = ("resource_tracker", "torch_shm_manager")
 _ENGINE = "xpulab.engine"  # a word of the command line of an engine, and of the processes that it forks
-_CLEAN = 2.0  # seconds that they have
+_CLEAN = 5.0  # seconds that they have: on a busy machine their interpreter may still be starting
 _END = 3.0  # seconds that killed processes have to end
 
 
 def marked(folder: str | Path) -> list[psutil.Process]:
-    """The processes of this user and host that belong to the engines of the cluster with this folder."""
+    """Return the processes of this user and host that belong to the engines of the cluster with this folder."""
     name, found = json.dumps(str(folder)).encode(), []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError, psutil.Error):
@@ -44,6 +44,7 @@ def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
     """End what users' code has started on the engines of a cluster on this host.
 
     MPI's programs and the engines that they have started go on: mpiexec ends these, and logs how the first one ended.
+    A process that removes the shared memory of such an engine goes on, too: it ends by itself after the engine.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
     """
 
     def found() -> list[psutil.Process]:
-        return [each for each in marked(folder) if each.pid not in spared and not _is_of_mpi(each)]
+        left = [each for each in marked(folder) if each.pid not in spared and not _is_of_mpi(each)]
+        return [each for each in left if not _cleans_for_an_engine(each)]
 
     while left := found():  # a process that was killed may have started another one before
         if not kill(left):
@@ -62,7 +64,7 @@ def end_descendants(folder: str | Path, spared: Collection[int] = ()) -> None:
 
 
 def running(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those of the processes that still run."""
+    """Return those of the processes that still run."""
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -80,7 +82,7 @@ def kill(processes: Iterable[psutil.Process]) -> bool:
     """
     cleaners, others = list[psutil.Process](), list[psutil.Process]()
     for process in processes:
-        (cleaners if any(word in _line(process) for word in _CLEANERS) else others).append(process)
+        (cleaners if _is_cleaner(process) else others).append(process)
     _signal(others)
     left = _still_there(others, _END)
     _signal(_still_there(cleaners, _CLEAN if not left else 0))
@@ -88,7 +90,7 @@ def kill(processes: Iterable[psutil.Process]) -> bool:
 
 
 def _is_of_mpi(process: psutil.Process) -> bool:
-    """Whether a process is one of MPI's programs, or was started by one and not by an engine, such as ssh."""
+    """Return whether a process is one of MPI's programs, or was started by one and not by an engine, such as ssh."""
     if _name(process).startswith(LAUNCHERS):
         return True
     with contextlib.suppress(psutil.Error):
@@ -98,6 +100,18 @@ def _is_of_mpi(process: psutil.Process) -> bool:
             if _ENGINE in parent.cmdline():
                 return False
     return False
+
+
+def _cleans_for_an_engine(process: psutil.Process) -> bool:
+    """Return whether a process removes the shared memory of an engine that mpiexec has not ended yet."""
+    with contextlib.suppress(psutil.Error):
+        parent = process.parent()
+        return _is_cleaner(process) and parent is not None and _ENGINE in _line(parent) and _is_of_mpi(parent)
+    return False
+
+
+def _is_cleaner(process: psutil.Process) -> bool:
+    return any(word in _line(process) for word in _CLEANERS)
 
 
 def _signal(processes: Iterable[psutil.Process]) -> None:
@@ -119,11 +133,11 @@ def _line(process: psutil.Process) -> str:
 
 
 def _still_there(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """The processes that still run after this many seconds; a zombie does not count as running."""
+    """Return the processes that still run after this many seconds; a zombie does not count as running."""
 
     def there(process: psutil.Process) -> bool:
         try:
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

@@ -40,7 +40,7 @@ def remove_leftovers() -> None:
 
 
 def _runs(name: str) -> bool:
-    """Whether a process of this user has this name."""
+    """Return whether a process of this user has this name."""
     mine = os.getuid()
     found = psutil.process_iter(["name", "uids"])
     return any(each.info["name"] == name and each.info["uids"] and each.info["uids"].real == mine for each in found)

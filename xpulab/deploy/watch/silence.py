@@ -34,21 +34,28 @@ class Signs:
         The engines' processes, by rank; 0 for a process of another host.
     limit : float
         Seconds of silence after which an engine is stuck.
+
+    Attributes
+    ----------
+    used : numpy.ndarray of shape (n,)
+        Seconds of processors that each process had used at the last check.
+    read : float
+        The moment of this check (`time.monotonic`); 0 before the first.
     """
 
     def __init__(self, pids: Sequence[int], limit: float) -> None:
         self._pids = pids
         self._pace = min(1.0, limit / 4)
         self._looked = time.monotonic()  # time of the last check; most tasks end before the first
-        self._computed = np.zeros(len(pids))  # seconds of processor time at the last check
+        self.used, self.read = np.zeros(len(pids)), 0.0
         self._on_device = np.zeros(len(pids))
         self._busy = np.zeros(len(pids))  # grows with the use of a processor or a device
 
     def __call__(self, heartbeats: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """For each heartbeat a number that changes as long as the process lives."""
+        """Return for each heartbeat a number that changes as long as the process lives."""
         now = time.monotonic()
         if (passed := now - self._looked) >= self._pace:
-            self._looked = now
+            self._looked = self.read = now
             for rank, pid in ((rank, pid) for rank, pid in enumerate(self._pids) if pid):
                 with contextlib.suppress(psutil.Error, OSError):  # it has ended, which `Processes.ended` notices
                     self._look(rank, pid, passed)
@@ -57,9 +64,9 @@ class Signs:
     def _look(self, rank: int, pid: int, passed: float) -> None:
         times = psutil.Process(pid).cpu_times()
         computed, on_device = times.user + times.system, sum(_device_times(pid))
-        if computed - self._computed[rank] >= _BUSY * passed or on_device != self._on_device[rank]:
+        if computed - self.used[rank] >= _BUSY * passed or on_device != self._on_device[rank]:
             self._busy[rank] += 1
-        self._computed[rank], self._on_device[rank] = computed, on_device
+        self.used[rank], self._on_device[rank] = computed, on_device
 
 
 def _device_times(pid: int, proc: Path = Path("/proc")) -> Iterator[int]:
@@ -73,7 +80,7 @@ def _device_times(pid: int, proc: Path = Path("/proc")) -> Iterator[int]:
 
 
 def most_silence(limit: float, n_silent: int, size: int, users: bool = False) -> float:
-    """Seconds of silence after which engines are stuck.
+    """Return the seconds of silence after which engines are stuck.
 
     Parameters
     ----------
@@ -107,7 +114,7 @@ class Silence:
         self._looked = 0.0
 
     def stuck(self, signs: npt.NDArray[np.float64], now: float | None = None) -> list[int]:
-        """The ranks that are stuck.
+        """Return the ranks that are stuck.
 
         Parameters
         ----------

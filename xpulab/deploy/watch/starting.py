@@ -34,7 +34,7 @@ class Starting:
         self._odd: dict[tuple[int, str], float] = {}  # (pid, state) -> time since which the process is in that state
 
     def lost(self, pids: Callable[[], Iterable[int]]) -> str:
-        """What has happened to a rank: ``"an engine (pid 7) was stopped"``; "" if nothing has, or if it is too early.
+        """Return what has happened to a rank: ``"an engine (pid 7) was stopped"``; "" if nothing has, or too early.
 
         Parameters
         ----------

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from xpulab.engine.algorithms.columns import distinct
-from xpulab.engine.dataset import data_of, give_computed, on_host
-from xpulab.engine.engine import Task, task
-from xpulab.kernels.row_passes import take
+from xpulab.engine.algorithms.columns import by_turns, distinct
+from xpulab.engine.dataset import Data, data_of, give_computed, keep_rows, on_host, pieces, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.row_passes import consecutive, take
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import on_cpu, parts_of
+from xpulab.sharing.answers import Categories, Encoded, OwnRows, Percentiles, TargetSums, Texts
+from xpulab.sharing.sources import BlockRows, Handle, SharedArray, Source, Target
+from xpulab.sources.coded import texts_in
+
+__all__ = ["chosen_of"]
 
 _SHOWN = 100  # unknown numbers of a column in an error
 #: Numbers that are so close to the ends are mapped to them; the value of scikit-learn.
@@ -17,25 +25,52 @@ _CLOSE = 1e-7
 
 
 @task("encoding.categories")
-def _categories(task: Task, source: dict[str, Any], weights: None) -> dict[str, Any]:
+def _categories(task: Task, source: Source, weights: None) -> Categories:
     """Return the distinct numbers of each column, and how often each occurs."""
-    rows = data_of(task, source).rows
-    found = distinct(task, rows)
+    data = Data(task, source)
+    found = distinct(task, data.block)
+    data.require_finite()
     values, counts = ([each[part] for each in found] for part in (0, 1))
-    return {"rows": rows.n_samples, "values": values, "counts": counts}
+    return {"rows": data.n_own, "values": values, "counts": counts}
+
+
+@task("encoding.texts")
+def _texts(task: Task, source: BlockRows) -> Texts:
+    """Return the distinct strings of each column, in ascending order."""
+    first, last = (source.first + bound for bound in source.bounds[task.comm.rank : task.comm.rank + 2])
+    every = task.comm.allgather(texts_in(source.rows, first, last, source.columns))
+    return {"rows": last - first, "texts": [tuple(sorted(set().union(*each))) for each in zip(*every, strict=True)]}
+
+
+def _places_of(
+    some: np.ndarray,
+    categories: list[np.ndarray],
+    places: list[np.ndarray],
+    unknown: list[list[np.ndarray]] | None = None,
+) -> np.ndarray:
+    """Return the entry of `places` for the category of each number, or the last one; note some unknown numbers."""
+    found = np.empty(some.shape, places[0].dtype)
+    for column, (known, place) in enumerate(zip(categories, places, strict=True)):
+        numbers = some[:, column].astype(np.float64)
+        nearest = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+        there = (known[nearest] == numbers) | (np.isnan(known[nearest]) & np.isnan(numbers))
+        found[:, column] = np.where(there, place[nearest], place[-1])
+        if unknown is not None and not there.all():  # a list, since other threads append, too
+            unknown[column].append(np.unique(numbers[~there])[:_SHOWN])
+    return found
 
 
 @task("encoding.encode")
 def _encode(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     categories: list[np.ndarray],
     places: list[np.ndarray],
     n_encoded: int | None = None,
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> Encoded:
     """Put a 1 into the column of each number's category; without `n_encoded`, return the places of these columns.
 
     `places` has the place of the column for each category, and for unknown numbers at the end; -1 for none. All ranks
@@ -45,15 +80,7 @@ def _encode(
     unknown: list[list[np.ndarray]] = [[] for _ in categories]
 
     def find(some: np.ndarray) -> np.ndarray:
-        found = np.empty(some.shape, np.int32)
-        for column, (known, place) in enumerate(zip(categories, places, strict=True)):
-            numbers = some[:, column].astype(np.float64)
-            nearest = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            there = (known[nearest] == numbers) | (np.isnan(known[nearest]) & np.isnan(numbers))
-            found[:, column] = np.where(there, place[nearest], place[-1])
-            if not there.all():  # a list, since other threads append, too
-                unknown[column].append(np.unique(numbers[~there])[:_SHOWN])
-        return found
+        return _places_of(some, categories, places, unknown)
 
     def encode(some: np.ndarray) -> np.ndarray:
         found = find(some)
@@ -63,36 +90,97 @@ def _encode(
         return made
 
     if n_encoded is None:
-        give_computed(task, rows, rows.n_features, find, source["bounds"], target, kept)
+        give_computed(task, rows, rows.n_features, find, source.bounds, target, kept)
     else:
-        give_computed(task, rows, n_encoded, encode, source["bounds"], target, kept)
+        give_computed(task, rows, n_encoded, encode, source.bounds, target, kept)
     own = [np.unique(np.concatenate([np.empty(0), *each]))[:_SHOWN] for each in unknown]
     every = zip(*task.comm.allgather(own), strict=True)
     return {"rows": rows.n_samples, "unknown": [np.unique(np.concatenate(each))[:_SHOWN] for each in every]}
 
 
+@task("encoding.target_sums")
+def _target_sums(
+    task: Task,
+    source: Source,
+    weights: None,
+    categories: list[np.ndarray],
+    places: list[np.ndarray],
+    n_folds: int,
+    middle: np.ndarray,
+    numbers: SharedArray,
+    folds: SharedArray | None,
+) -> TargetSums:
+    """Add up the targets less `middle` of the rows of each fold and category, their squares, and the rows."""
+    data, mine = Data(task, source), slice(*source.bounds[task.comm.rank : task.comm.rank + 2])
+    away = numbers.open()[mine] - middle
+    fold = np.zeros(len(away), np.int64) if folds is None else folds.open()[mine].astype(np.int64)
+    sums = [np.zeros((n_folds, 3, len(known), len(middle))) for known in categories]
+    for first, some in on_cpu(data.block):
+        last, found = first + len(some), _places_of(some, categories, places)
+        for total, place in zip(sums, found.T, strict=True):
+            n = total.shape[2]
+            key = fold[first:last] * n + np.where(place < n, place, 0)  # of unknown ones the first, as in scikit-learn
+            for number, column in enumerate(away[first:last].T):
+                for at, value in enumerate((None, column, column**2)):
+                    total[:, at, :, number] += np.bincount(key, value, n_folds * n).reshape(n_folds, n)
+    data.require_finite()
+    return {"rows": data.n_own, "sums": [task.comm.allreduce(each) for each in sums]}
+
+
+@task("encoding.target_replace")
+def _target_replace(
+    task: Task,
+    source: Source,
+    weights: None,
+    categories: list[np.ndarray],
+    places: list[np.ndarray],
+    encodings: list[list[np.ndarray]],
+    folds: SharedArray | None,
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
+    """Replace each number by the encodings of its category, which are those of the fold of its row."""
+    rows = data_of(task, source).rows
+    mine = slice(*source.bounds[task.comm.rank : task.comm.rank + 2])
+    fold = np.zeros(rows.n_samples, np.int64) if folds is None else folds.open()[mine].astype(np.int64)
+    by_fold = [np.stack(each) for each in zip(*encodings, strict=True)]  # for each column (n_folds, k + 1, n_targets)
+
+    def parts() -> Iterator[np.ndarray]:
+        for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
+            found = _places_of(consecutive(rows, first, last), categories, places)
+            yield np.hstack([each[fold[first:last], place] for each, place in zip(by_fold, found.T, strict=True)])
+
+    if target is not None:
+        write_block(task, target, source.bounds, parts())
+    if kept is not None:
+        shape = 0, sum(each.shape[2] for each in by_fold)
+        made = np.concatenate([np.empty(shape), *parts()]).astype(kept.description.dtype)
+        keep_rows(task, Rows.upload(task.device, made), kept)
+    return {"rows": rows.n_samples}
+
+
 @task("encoding.quantiles")
 def _quantiles(
-    task: Task, source: dict[str, Any], weights: None, percents: np.ndarray, chosen: np.ndarray | None
-) -> dict[str, Any]:
-    """Return percentiles of each column, of the chosen rows in ascending order, or of all rows; NaN is ignored.
+    task: Task, source: Source, weights: None, percents: np.ndarray, chosen: np.ndarray | None
+) -> Percentiles:
+    """Return percentiles of each column, of the chosen rows in ascending order, or of all rows; NaN is ignored."""
+    data = Data(task, source)
+    found = by_turns(task, chosen_of(task, data, chosen), lambda _, values: _percentiles(values, percents))
+    return {"rows": data.n_own, "quantiles": np.stack(found, 1)}
 
-    The ranks take turns: each sorts a column of the rows of all ranks.
-    """
-    rows, rank = data_of(task, source).rows, task.comm.rank
+
+def chosen_of(task: Task, data: Data, chosen: np.ndarray | None) -> np.ndarray:
+    """Return this rank's rows on the host, or those of the chosen rows, which are in ascending order."""
     if chosen is None:
-        own = on_host(rows, rows.dtype)
-    else:
-        first, last = np.searchsorted(chosen, source["bounds"][rank : rank + 2])
-        own = take(rows, chosen[first:last] - source["bounds"][rank])
-    found = {}
-    for column in range(rows.n_features):
-        task.check()
-        values = np.concatenate(task.comm.allgather(np.ascontiguousarray(own[:, column])))
-        if column % task.comm.size == rank:
-            found[column] = _percentiles(values, percents)
-    every = {column: values for part in task.comm.allgather(found) for column, values in part.items()}
-    return {"rows": rows.n_samples, "quantiles": np.stack([every[column] for column in range(rows.n_features)], 1)}
+        return on_host(data.rows, data.dtype)
+    begin, end = data.bounds[task.comm.rank : task.comm.rank + 2]
+    own = chosen[slice(*np.searchsorted(chosen, [begin, end]))] - begin
+    picked = [np.empty((0, data.n_features), data.dtype)]
+    for first, part in parts_of(data.block):
+        here = slice(*np.searchsorted(own, [first, first + part.n_samples]))
+        picked.append(take(part, own[here] - first))
+    data.require_finite()
+    return np.concatenate(picked)
 
 
 def _percentiles(values: np.ndarray, percents: np.ndarray) -> np.ndarray:
@@ -105,15 +193,15 @@ def _percentiles(values: np.ndarray, percents: np.ndarray) -> np.ndarray:
 @task("encoding.spread")
 def _spread(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     quantiles: np.ndarray,
     references: np.ndarray,
     normal: bool,
     inverse: bool,
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
     """Map each number to its place among the quantiles of its column, or back."""
     rows = data_of(task, source).rows
     if normal:
@@ -126,7 +214,7 @@ def _spread(
         return some
 
     with np.errstate(invalid="ignore"):
-        give_computed(task, rows, rows.n_features, spread, source["bounds"], target, kept)
+        give_computed(task, rows, rows.n_features, spread, source.bounds, target, kept)
     return {"rows": rows.n_samples}
 
 

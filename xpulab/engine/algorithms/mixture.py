@@ -13,31 +13,39 @@ References
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from xpulab.engine.algorithms.clustering import kmeans
+from xpulab.engine.algorithms.clustering import problem as clustering
+from xpulab.engine.algorithms.clustering.starts import start
 from xpulab.engine.algorithms.gaussians import Parameters, densities_of, is_full, parameters_of
 from xpulab.engine.algorithms.passes import rough_mean
-from xpulab.engine.dataset import Data, data_of, held_open, write_block
-from xpulab.engine.engine import Interrupted, Task, task
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.dataset import Data, held_open, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.mixture import Sums, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.products import gram
-from xpulab.kernels.row_passes import take
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import StreamedRows, parts_of
+from xpulab.sharing.answers import Total
 from xpulab.sharing.board import RUNS
+from xpulab.sharing.sources import Source, Target
 
-__all__ = ["Given", "Outcome", "Problem", "fit"]
+__all__ = ["SHARES", "Block", "Given", "Outcome", "Problem", "first_parameters", "fit"]
 
 _SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
 _KEEP = 0.05  # seconds between two checkpoints
-_SHARES = 1 << 16  # rows whose given responsibilities are on the device at a time
+SHARES = 1 << 16  # rows whose given responsibilities are on the device at a time
 
 
 @dataclass(frozen=True)
@@ -83,13 +91,24 @@ class Outcome:
         return cls(Parameters(**packed["parameters"]), packed["lower_bounds"].tolist(), packed["converged"])
 
 
+class Block(Protocol):
+    """This rank's rows, where those of all ranks begin, and their number; `Data` is one."""
+
+    bounds: list[int]
+    n_samples: int
+
+    @property
+    def block(self) -> Rows | StreamedRows:
+        """This rank's rows on its device, or their parts."""
+
+
 class Problem:
     """The rows of all ranks as one data set.
 
     Parameters
     ----------
     task : Task
-    data : Data
+    data : Block
     covariance_type : {"full", "tied", "diag", "spherical"}
     reg_covar : float
 
@@ -101,8 +120,8 @@ class Problem:
         As for k-means.
     """
 
-    def __init__(self, task: Task, data: Data, covariance_type: str, reg_covar: float) -> None:
-        self.task, self.comm, self.data, self.rows = task, task.comm, data, data.rows
+    def __init__(self, task: Task, data: Block, covariance_type: str, reg_covar: float) -> None:
+        self.task, self.comm, self.data, self.rows = task, task.comm, data, data.block
         self.covariance_type, self.reg_covar = covariance_type, reg_covar
         self.first = data.bounds[task.comm.rank]
         self.history: list[tuple[int, int, float, float]] = []
@@ -112,7 +131,8 @@ class Problem:
 
     def step(self, parameters: Parameters) -> tuple[Parameters, float, bool]:
         """Run both steps; return new parameters, the lower bound of the old ones, and whether to stop."""
-        mine = sums_of_densities(self.rows, densities_of(parameters, self.covariance_type))
+        densities = densities_of(parameters, self.covariance_type)
+        mine = functools.reduce(_sum, (sums_of_densities(part, densities) for _, part in parts_of(self.rows)))
         sums, cancelled = self._reduced(mine)
         found = self.maximised(sums)
         found = dataclasses.replace(found, weights=found.weights / found.weights.sum())
@@ -128,16 +148,19 @@ class Problem:
         Parameters
         ----------
         parts : iterator of numpy.ndarray of shape (m, n_components)
-            The responsibilities of this rank's next m rows, in the dtype of the rows. The parts have `_SHARES` rows,
-            and the last one has the rest.
+            The responsibilities of this rank's next m rows, in the dtype of the rows.
         centers : numpy.ndarray of shape (n_components, n_features)
             Points near the means, from which the sums are computed.
         """
-        full, rows = is_full(self.covariance_type), self.rows
+        full, rows, following = is_full(self.covariance_type), self.rows, _pulled(parts)
         mine = _nothing(rows, centers, full)
-        for place, part in enumerate(parts):
-            shares = Rows.upload(rows.device, part)
-            mine = _sum(mine, sums_of_shares(rows.part(place * _SHARES, len(part)), shares, centers, full))
+        for _, some in parts_of(rows):
+            for first in range(0, some.n_samples, SHARES):
+                part = some.part(first, min(SHARES, some.n_samples - first))
+                shares = Rows.upload(rows.device, following(part.n_samples))
+                mine = _sum(mine, sums_of_shares(part, shares, centers, full))
+        for _ in parts:  # they draw numbers for the rows of later ranks, too
+            pass
         sums, cancelled = self._reduced(mine)
         if cancelled:
             raise Interrupted
@@ -146,14 +169,13 @@ class Problem:
     def of_rows(self, points: np.ndarray) -> tuple[Sums, np.ndarray | None]:
         """Return the sums if each component has one row; and for a tied covariance the products of all other rows."""
         centers = points.astype(np.float64)
-        sums = dataclasses.replace(
-            _nothing(self.rows, points, is_full(self.covariance_type)), weight=np.ones(len(points))
-        )
+        nothing = _nothing(self.rows, points, is_full(self.covariance_type))
+        sums = dataclasses.replace(nothing, weight=np.ones(len(points)))
         if self.covariance_type != "tied":
             return sums, None
         shift = rough_mean(self.task, self.rows)
-        products, totals = gram(self.rows, shift)
-        every = self.comm.allreduce(np.vstack([products, totals]))
+        mine = sum(np.vstack(gram(part, shift)) for _, part in parts_of(self.rows))
+        every = self.comm.allreduce(np.asarray(mine))
         shift = shift.astype(np.float64)
         cross = np.outer(shift, every[-1])
         whole = every[:-1] + cross + cross.T + self.data.n_samples * np.outer(shift, shift)
@@ -163,7 +185,7 @@ class Problem:
         """Return, on every rank, the rows with these indices among all rows: (n, n_features)."""
         mine = (index >= self.first) & (index < self.first + self.rows.n_samples)
         found = np.zeros((len(index), self.rows.n_features), self.rows.dtype)
-        found[mine] = take(self.rows, index[mine] - self.first)
+        found[mine] = kernels_for(self.rows).take(self.rows, index[mine] - self.first)
         return self.comm.allreduce(found)  # exactly one rank has each row, and the other ranks add zeros
 
     def note(self, run: int, iteration: int, lower_bound: float) -> None:
@@ -171,6 +193,7 @@ class Problem:
         now = time.perf_counter()
         self.history.append((run, iteration, lower_bound, now - self._started))
         self.task.engine.record["lengths"][(run - 1) % RUNS] = iteration
+        self.task.note_iteration(run, iteration)
         if iteration == 1 or now - self._shown > _SHOWN:
             self._shown = now
             self.task.show(run=run, iteration=iteration, metrics=(lower_bound,))
@@ -181,14 +204,27 @@ class Problem:
         facts = np.array([mine.likelihood, self.task.cancelled()], np.float64)
         flat = [mine.weight, mine.first.ravel(), mine.second.ravel(), facts]
         every = self.comm.allreduce(np.concatenate(flat, dtype=np.float64))
-        weight, first, second, (likelihood, cancelled) = np.split(
-            every, np.cumsum([k, mine.first.size, mine.second.size])
-        )
+        cuts = np.cumsum([k, mine.first.size, mine.second.size])
+        weight, first, second, (likelihood, cancelled) = np.split(every, cuts)
         sums = Sums(float(likelihood), mine.centers, weight, first.reshape(mine.first.shape), second.reshape(shape))
         return sums, bool(cancelled)
 
 
-def _nothing(rows: Rows, centers: np.ndarray, full: bool) -> Sums:
+def _pulled(parts: Iterator[np.ndarray]) -> Callable[[int], np.ndarray]:
+    """Return a function that returns the next rows, so many, of parts of any sizes."""
+    rest = np.empty((0, 0))
+
+    def following(n: int) -> np.ndarray:
+        nonlocal rest
+        while len(rest) < n:
+            rest = np.concatenate([rest, next(parts)]) if len(rest) else next(parts)
+        found, rest = rest[:n], rest[n:]
+        return found
+
+    return following
+
+
+def _nothing(rows: Rows | StreamedRows, centers: np.ndarray, full: bool) -> Sums:
     """Return the sums over no rows."""
     k, d = centers.shape
     middle = centers.astype(rows.dtype).astype(np.float64)
@@ -200,15 +236,15 @@ def _sum(a: Sums, b: Sums) -> Sums:
     return Sums(a.likelihood + b.likelihood, a.centers, a.weight + b.weight, a.first + b.first, a.second + b.second)
 
 
-class _Start(kmeans.Problem):
+class _Start(clustering.Problem):
     """K-means that chooses the first responsibilities. The board shows its iterations as words."""
 
-    def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
-        """Show the iteration on the board."""
+    def note_several(self, run: int, done: int, course: Sequence[tuple[float, float]], began: float) -> None:
+        """Show the last iteration on the board."""
         now = time.perf_counter()
         if now - self._shown > _SHOWN:
             self._shown = now
-            self.task.show(doing=f"choosing the first means: iteration {iteration} of k-means")
+            self.task.show(doing=f"choosing the first means: iteration {done + len(course)} of k-means")
 
 
 _Begin = tuple[Sums, "np.ndarray | None"]  # arguments of `Problem.maximised`
@@ -219,7 +255,7 @@ def _kmeans_start(problem: Problem, n_components: int, random: np.random.RandomS
     best = kmeans.fit(clusters, "k-means++", n_components, n_init=1, max_iter=300, tol=1e-4, random=random)
     problem.tuning = (problem.tuning[0] + clusters.tuning[0], problem.tuning[1] + clusters.tuning[1])
     n, eye = problem.rows.n_samples, np.eye(n_components, dtype=problem.rows.dtype)
-    labels = (clusters.kernels.labels_to_host(best.labels, min(i + _SHARES, n), i) for i in range(0, n, _SHARES))
+    labels = (clusters.kernels.labels_on_cpu(best.labels, min(i + SHARES, n), i) for i in range(0, n, SHARES))
     return problem.of_shares((eye[each] for each in labels), clusters.outward(best.centers + clusters.shift)), None
 
 
@@ -228,8 +264,8 @@ def _random_start(problem: Problem, n_components: int, random: np.random.RandomS
         """Draw the numbers of all rows, as scikit-learn does, and yield those of this rank's rows."""
         bounds = [0, problem.first, problem.first + problem.rows.n_samples, problem.data.n_samples]
         for place, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            for i in range(begin, end, _SHARES):
-                drawn = random.uniform(size=(min(_SHARES, end - i), n_components))
+            for i in range(begin, end, SHARES):
+                drawn = random.uniform(size=(min(SHARES, end - i), n_components))
                 if place == 1:
                     shares = drawn.astype(problem.rows.dtype)
                     yield shares / shares.sum(axis=1)[:, None]
@@ -244,8 +280,8 @@ def _rows_start(problem: Problem, n_components: int, random: np.random.RandomSta
 
 def _plusplus_start(problem: Problem, n_components: int, random: np.random.RandomState) -> _Begin:
     clusters = _Start(problem.task, problem.rows, problem.data.bounds, None)
-    start = kmeans.start(clusters, "k-means++", n_components, random)
-    return problem.of_rows(clusters.outward(start + clusters.shift))
+    first = start(clusters, "k-means++", n_components, random)
+    return problem.of_rows(clusters.outward(first + clusters.shift))
 
 
 _STARTS: dict[str, Callable[..., _Begin]] = {
@@ -380,19 +416,20 @@ def _continue(
 @task("GaussianMixture.fit", metrics=("lower_bound",))
 def _fit(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     covariance_type: str,
     reg_covar: float,
     given: dict[str, Any],
     random: Any,
     checkpoint: str,
-    target: dict[str, Any] | None = None,
+    target: Target | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Fit a mixture; write the labels if there is a `target`."""
-    data = data_of(task, source)
+    data = Data(task, source)
     problem = Problem(task, data, covariance_type, reg_covar)
+    data.require_finite()
     generator = np.random.RandomState()
     generator.set_state(random)
     # Keep the shared memory open, because the notebook may end before the fit does.
@@ -404,9 +441,8 @@ def _fit(
             interrupted.result["history"] = problem.history
             raise
         if target is not None:
-            write_block(
-                task, target, data.bounds, _LOOK["labels"](_tables(data.rows, best.parameters, covariance_type))
-            )
+            found = _LOOK["labels"](_tables(problem.rows, best.parameters, covariance_type))
+            write_block(task, target, data.bounds, found)
     return {
         **best.packed(),
         "history": problem.history,
@@ -416,12 +452,14 @@ def _fit(
     }
 
 
-def _held(target: dict[str, Any] | None) -> Any:
+def _held(target: Target | None) -> Any:
     return nullcontext() if target is None else held_open(target)
 
 
-def _tables(rows: Rows, parameters: Parameters, covariance_type: str) -> Iterator[np.ndarray]:
-    return expectations(rows, densities_of(parameters, covariance_type))
+def _tables(rows: Rows | StreamedRows, parameters: Parameters, covariance_type: str) -> Iterator[np.ndarray]:
+    densities = densities_of(parameters, covariance_type)
+    for _, part in parts_of(rows):
+        yield from expectations(part, densities)
 
 
 #: What a method returns -> its entries in parts of the result of `expectations`.
@@ -435,18 +473,19 @@ _LOOK: dict[str, Callable[[Iterator[np.ndarray]], Iterator[np.ndarray]]] = {
 @task("GaussianMixture.predict")
 def _predict(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     parameters: dict[str, Any],
     covariance_type: str,
     kind: str,
-    target: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    target: Target | None = None,
+) -> Total:
     """Write the "labels", the "shares" or the "logarithms" of the rows' densities; sum the latter without a target."""
-    data = data_of(task, source)
-    found = _LOOK[kind](_tables(data.rows, Parameters(**parameters), covariance_type))
+    data = Data(task, source)
+    found = _LOOK[kind](_tables(data.block, Parameters(**parameters), covariance_type))
     if target is not None:
         write_block(task, target, data.bounds, (np.ascontiguousarray(part) for part in found))
         return {"rows": data.n_own}
     mine = sum((float(part.sum(dtype=np.float64)) for part in found), 0.0)  # a float also without rows
+    data.require_finite()
     return {"rows": data.n_own, "total": float(task.comm.allreduce(np.array([mine]))[0])}

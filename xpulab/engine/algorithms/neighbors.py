@@ -4,22 +4,33 @@ share of the queries.
 Scores as products are fast to compute, and rounded. Each rank takes a few more candidates than are asked for, compares
 them with the query again, in float64 and by their differences, and then looks whether any row that is no candidate may
 be as near: that depends on the least score that it can have, and on how far rounding can have moved it. The few
-queries for which one may be are searched again by differences.
+queries for which one may be are searched again by differences, whose rounding is small; for the few of these that leave
+a doubt, all rows that may be as near are compared in float64.
+
+With few features and many queries, each rank has a tree of all rows instead, and searches it for its share of the
+queries. It finds the same neighbours, and the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
-from xpulab.engine.dataset import array_of, data_of, write_block
-from xpulab.engine.engine import Task, task
-from xpulab.exceptions import HandleError
+from xpulab.engine.algorithms.indices import AnyIndex, IndexInParts, index_of, parts_of, rows_at_a_time, targets_of
+from xpulab.engine.algorithms.sparse_rows.neighbors import SparseIndex, sparse_pieces
+from xpulab.engine.dataset import data_of, on_host, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.neighbors import Index, Kind, nearest, normalised, rounding_of, within
+from xpulab.kernels.on_cpu.tree_search import KINDS, nearest_in
+from xpulab.kernels.on_cpu.trees import Tree
+from xpulab.kernels.row_passes import consecutive
+from xpulab.sharing.answers import Nearest, OwnRows, Within
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["Metric", "nearest_of", "within_of"]
 
@@ -27,6 +38,13 @@ _MARGIN = 4  # candidates more than neighbours, at least; a quarter of the neigh
 _FEW_FEATURES = 16  # with fewer, products save no time
 _WORK = 2e10  # products of a launch, about: a request to stop is seen between two launches
 _MOST_QUERIES = 8192  # of a launch
+_SOME_QUERIES = 288  # of a launch at least; of whole multiples of it, CPUs compute no more than they have
+_AS_NEAR = 1 << 25  # queries times rows, at most, of which all that are as near as the neighbours are listed at a time
+#: Up to so many features and neighbours, rows are searched in a tree, if all rows have at most so many numbers: each
+#: rank has a tree of all of them, and searches for its share of the queries. With 8 features of normal distributions
+#: this takes as long as comparing all rows, and with 2 or 3 a tenth of the time or less.
+_MOST_FEATURES, _MOST_IN_TREE, _MOST_IN_MEMORY = 8, 128, 1 << 25
+_TREE_PAYS = 1000  # queries of a rank, for which comparing all rows takes as long as building the tree
 
 _KINDS: dict[str, Kind] = {
     "euclidean": "squares",
@@ -54,7 +72,7 @@ class Metric:
 
     @property
     def power(self) -> float:
-        """Of the distance, that gives what is compared."""
+        """Return p, if distance**p is compared."""
         return {"euclidean": 2.0, "minkowski": self.p}.get(self.name, 1.0)
 
     def compare(self, index: Index, queries: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -66,7 +84,7 @@ class Metric:
 def nearest_of(
     index: Index, queries: np.ndarray, k: int, metric: Metric, hasty: bool
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The k nearest of a rank's rows to each query, by what is compared, and then by their place.
+    """Return the k nearest of a rank's rows to each query, by what is compared, and then by their place.
 
     Parameters
     ----------
@@ -103,23 +121,62 @@ def nearest_of(
 def _searched(
     index: Index, queries: np.ndarray, given: np.ndarray, room: int, k: int, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest by exact scores."""
+    """Return the k nearest by scores as differences; by all rows that may be as near, where the candidates may not do.
+
+    Those of "cosine" are products, and they do not look whether their candidates do.
+    """
     scores, places = nearest(index, given, room, metric.kind, metric.p)
     compared, ranked = _ranked(index, queries, places, k, metric)
     if index.n_samples:
         # Scores above the range of the dtype are not listed, and those below it are all 0. float64 may hold them.
-        limits = np.finfo(index.dtype)
-        below = (scores[:, -1] < index.n_features * limits.tiny / limits.eps) & (compared[:, min(k, room) - 1] > 0)
-        for i in np.flatnonzero(below | (places[:, -1] < 0)):
+        limits, worst, farthest = np.finfo(index.dtype), scores[:, -1], compared[:, min(k, room) - 1]
+        below = (worst < index.n_features * limits.tiny / limits.eps) & (farthest > 0)
+        alone = below | (places[:, -1] < 0)
+        for i in np.flatnonzero(alone):
             every = np.arange(index.n_samples)[None]
             compared[i], ranked[i] = (each[0] for each in _ranked(index, queries[i : i + 1], every, k, metric))
+        if room < index.n_samples and metric.name != "cosine":
+            near = ~alone & (farthest > 0) & (worst <= _highest(index, queries, given, farthest, metric))
+            if near.any() and index.of_integers:  # with which scores up to 1 / eps are exact
+                near &= (worst >= 1 / limits.eps) | (given != np.rint(given)).any(axis=1) | (metric.kind == "powers")
+            step = max(1, _AS_NEAR // index.n_samples)
+            unsure = np.flatnonzero(near)
+            for some in (unsure[at : at + step] for at in range(0, len(unsure), step)):
+                compared[some], ranked[some] = _of_as_near(index, queries[some], compared[some, k - 1], k, metric)
     return compared, ranked
+
+
+def _of_as_near(
+    index: Index, queries: np.ndarray, limits: np.ndarray, k: int, metric: Metric
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k nearest of the rows that are no farther from each query than its limit: at least k."""
+    counts, compared, places = within_of(index, queries, limits, metric)
+    order = np.lexsort((places, compared, np.repeat(np.arange(len(counts)), counts)))
+    first = order[(np.cumsum(counts) - counts)[:, None] + np.arange(k)]
+    return compared[first], places[first]
+
+
+def _highest(index: Index, queries: np.ndarray, given: np.ndarray, limits: np.ndarray, metric: Metric) -> np.ndarray:
+    """Return the highest scores of rows that are no farther from each query than its limit.
+
+    Scores are rounded, and they are those for the given queries, which may be rounded, too.
+    """
+    unit = 8 * (index.n_features + 16) * float(np.finfo(index.dtype).eps)
+    if metric.name == "cosine":
+        most, rough = limits - 1, 1.0
+    else:
+        order = np.inf if metric.name == "chebyshev" else metric.power
+        moved, root = np.linalg.norm(queries - given, order, axis=1), max(1.0, metric.power)
+        most = np.where(moved > 0, (limits ** (1 / root) + moved ** (metric.power / root)) ** root, limits)
+        rough = 0.0
+    found: np.ndarray = most + unit * (abs(most) + rough)
+    return found
 
 
 def _ranked(
     index: Index, queries: np.ndarray, places: np.ndarray, k: int, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest among the candidates."""
+    """Return the k nearest among the candidates."""
     if places.shape[1] < k:  # there are no more rows
         places = np.pad(places, ((0, 0), (0, k - places.shape[1])), constant_values=-1)
     compared = metric.compare(index, queries, np.ascontiguousarray(places))
@@ -149,15 +206,15 @@ def _certain(index: Index, queries: np.ndarray, worst: np.ndarray, farthest: np.
 
 
 def within_of(
-    index: Index, queries: np.ndarray, limit: float, metric: Metric
+    index: Index, queries: np.ndarray, limit: float | np.ndarray, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A rank's rows that are no farther than a limit from each query, in their order.
+    """Return a rank's rows that are no farther than a limit from each query, in their order.
 
     Parameters
     ----------
     index : Index
     queries : numpy.ndarray of float64 of shape (m, n_features)
-    limit : float
+    limit : float or numpy.ndarray of shape (m,)
         Of what is compared.
     metric : Metric
 
@@ -168,59 +225,66 @@ def within_of(
     places : numpy.ndarray of int64 of shape (counts.sum(),)
     """
     given = queries.astype(index.dtype)
-    # Scores and queries are rounded: rows that are a little farther are listed, and then looked at in float64.
-    unit = 8 * (index.n_features + 16) * float(np.finfo(index.dtype).eps)
-    most, rough = (limit - 1, 1.0) if metric.name == "cosine" else (limit, 0.0)
-    if given.dtype != queries.dtype and metric.name != "cosine":
-        slack = float(np.abs(queries).max()) * unit
-        most = (limit ** (1 / metric.power) + index.n_features * slack) ** metric.power
-    most = most + unit * (abs(most) + rough)
-    found = within(index, given, np.full(len(given), most).astype(index.dtype), metric.kind, metric.p)
+    limits = np.broadcast_to(limit, len(queries))
+    # Rows that are a little farther are listed, and then looked at in float64.
+    most = _highest(index, queries, given, limits, metric).astype(index.dtype)
+    found = within(index, given, most, metric.kind, metric.p)
     counts, compared, places = np.zeros(len(queries), np.int64), [], []
     for i, some in enumerate(found):
         exact = metric.compare(index, queries[i : i + 1], some[None])[0]
-        chosen = exact <= limit
+        chosen = exact <= limits[i]
         counts[i] = np.count_nonzero(chosen)
         compared.append(exact[chosen])
         places.append(some[chosen])
     return counts, np.concatenate(compared), np.concatenate(places)
 
 
-def _index_of(task: Task, index: str, metric: Metric, rows: dict[str, Any] | None) -> Index:
-    """Return the index that is kept here, made of rows that come with the task if there are any."""
-    if rows is not None:
-        data = data_of(task, rows["source"])
-        task.show(doing="computing the index")
-        made = Index.of(data.rows, directions=metric.name == "cosine")
-        largest = float(task.comm.allreduce(np.array([made.largest]), np.maximum)[0])
-        if not ordinary(largest, data.dtype, metric.power):
-            unit = unit_of(task, data.rows, power=metric.power)
-            made = made if unit == 1 else Index.of(data.rows, unit=unit)
-        task.engine.handles[index] = made
-    kept = task.engine.handles.get(index)
-    if kept is None:
-        raise HandleError("the rows of this estimator are gone from the engines; type: fit(X) again")
-    assert isinstance(kept, Index)
-    return kept
+def _pieces(
+    task: Task, index: Index | SparseIndex, queries: SharedArray | Source, n_samples: int, metric: Metric
+) -> Iterator[tuple[int, Any]]:
+    """Yield some queries at a time, in float64, with the number of the first; the same ones on all ranks.
 
-
-def _pieces(task: Task, index: Index, place: dict[str, Any], n_samples: int, metric: Metric) -> Iterator[Any]:
-    """Some queries at a time, in float64, after a look for a request to stop; the same ones on all ranks."""
-    step = int(max(256, min(_MOST_QUERIES, _WORK / max(1, n_samples * index.n_features))))
-    whole = array_of(place)
-    for first in range(0, len(whole), step):
+    The index is searched for all of these at a time; `n_samples` are about the rows in those of all ranks.
+    """
+    if isinstance(index, SparseIndex):
+        assert isinstance(queries, Source)
+        yield from sparse_pieces(task, queries)
+        return
+    most = int(min(_MOST_QUERIES, _WORK / max(1, n_samples * index.n_features)))
+    step = max(1, most // _SOME_QUERIES) * _SOME_QUERIES
+    for first, some in _as_sent(queries, step) if isinstance(queries, SharedArray) else _of_ranks(task, queries, step):
+        if task.comm.rank == 0:  # all ranks are at the same queries
+            task.show(doing="query", done=first, steps=queries.shape[0])
         task.check()
-        some = whole[first : first + step]
         if metric.name == "cosine":
             some = normalised(some)
         some = np.ascontiguousarray(some, np.float64)
         yield first, some if index.unit == 1 else some / index.unit
 
 
+def _as_sent(queries: SharedArray, step: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield some of the queries that the notebook has sent."""
+    whole = queries.open()
+    return ((first, whole[first : first + step]) for first in range(0, len(whole), step))
+
+
+def _of_ranks(task: Task, queries: Source, step: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield some of the queries of one rank after the other, which sends them to all ranks."""
+    rows = data_of(task, queries).rows
+    for owner, (begin, end) in enumerate(itertools.pairwise(queries.bounds)):
+        for first in range(begin, end, step):
+            n = min(step, end - first)
+            mine = owner == task.comm.rank
+            some = consecutive(rows, first - begin, first - begin + n) if mine else np.empty((n, rows.n_features))
+            yield first, task.comm.bcast_array(some.astype(rows.dtype, copy=False), owner)
+
+
 @task("neighbors.index")
-def _make_index(task: Task, index: str, metric: tuple[str, float], rows: dict[str, Any]) -> dict[str, Any]:
+def _make_index(task: Task, index: str, metric: tuple[str, float], rows: dict[str, Any]) -> OwnRows:
     """Keep this rank's rows so that they can be searched."""
-    return {"rows": _index_of(task, index, Metric(*metric), rows).n_samples}
+    how, bounds = Metric(*metric), rows["source"].bounds
+    index_of(task, index, how.name, how.power, rows)
+    return {"rows": bounds[task.comm.rank + 1] - bounds[task.comm.rank]}
 
 
 @task("neighbors.nearest")
@@ -229,56 +293,159 @@ def _nearest(
     index: str,
     metric: tuple[str, float],
     bounds: list[int],
-    queries: dict[str, Any],
+    queries: SharedArray | Source,
     shares: list[int],
     k: int,
-    own: bool,
-    compared: dict[str, Any],
-    places: dict[str, Any],
+    own: int | None,
+    compared: Target,
+    places: Target,
     rows: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The k nearest of all rows to each query, into arrays of shape (n_queries, k), where distances are in `unit`s.
+    targets: Source | None = None,
+    near: Target | None = None,
+    algorithm: str = "auto",
+) -> Nearest:
+    """Write the k nearest of all rows to each query into arrays (n_queries, k), where distances are in `unit`s.
 
     Each rank merges what all have found for its share of the queries: those from shares[rank] up to shares[rank + 1].
-    With `own`, the queries are the rows themselves, and none is its own neighbour.
+    If the queries are the rows themselves, or some of them, `own` is the number of the first, and none is its own
+    neighbour. If the rows have targets, those of the neighbours go into `near`, an array of shape
+    (n_queries, k * n_targets). `algorithm` is scikit-learn's.
     """
     how = Metric(*metric)
-    mine = _index_of(task, index, how, rows)
-    rank, hasty = task.comm.rank, True
-    task.show(rows=mine.n_samples, doing="searching")
-    each = k + own
-    found = np.empty((queries["shape"][0], 2, each))
-    for first, some in _pieces(task, mine, queries, bounds[-1], how):
-        near, there, hasty = nearest_of(mine, some, each, how, hasty)
-        found[first : first + len(some), 0] = near
-        found[first : first + len(some), 1] = np.where(there < 0, there, there + bounds[rank]).view(np.float64)
-    came = task.comm.exchange_rows(found.reshape(len(found), -1), np.diff(shares))
-    of_ranks = came.reshape(task.comm.size, -1, 2, each)
-    merged = _merged(of_ranks[:, :, 0], np.ascontiguousarray(of_ranks[:, :, 1]).view(np.int64))
-    if own:
-        merged = _others(*merged, np.arange(shares[rank], shares[rank + 1]))
-    for target, part in zip((compared, places), merged, strict=True):
+    mine = index_of(task, index, how.name, how.power, rows)
+    n_own = bounds[task.comm.rank + 1] - bounds[task.comm.rank]
+    task.show(rows=n_own)
+    search = _Search(task, mine, how, bounds, queries, shares, k + (own is not None))
+    with targets_of(task, targets) as values, task.on_host():
+        n_targets = 0 if targets is None else targets.n_features
+        if search.by_tree(algorithm):
+            merged = search.in_tree(values(0, n_own), own)
+        else:
+            merged = search.by_comparing(values, n_targets)
+        if own is not None:
+            merged = _others(merged, own + np.arange(shares[task.comm.rank], shares[task.comm.rank + 1]))
+    for target, part in zip((compared, places), merged[:2], strict=True):
         write_block(task, target, shares, [np.ascontiguousarray(part)])
-    return {"rows": mine.n_samples, "unit": mine.unit}
+    if near is not None:
+        write_block(task, near, shares, [np.stack(merged[2:], axis=2).reshape(-1, near.shape[1])])
+    return {"rows": n_own, "unit": mine.unit}
 
 
-def _merged(compared: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merge what the ranks found, arrays of shape (size, n_queries, k), by what is compared and then by place."""
-    if len(places) == 1:
-        return compared[0], places[0]
-    k = places.shape[2]
-    beside = [np.concatenate(list(each), axis=1) for each in (compared, places)]
+@dataclass(frozen=True)
+class _Search:
+    """A search for the k nearest of all rows to each query, whose results are for this rank's share of the queries.
+
+    They are arrays (n_own, k): what is compared, the indices of the rows, and each of their targets.
+    """
+
+    task: Task
+    index: AnyIndex
+    metric: Metric
+    bounds: list[int]
+    queries: SharedArray | Source
+    shares: list[int]
+    k: int
+
+    def by_tree(self, algorithm: str) -> bool:
+        """Return whether to search in a tree of all rows; all ranks return the same."""
+        if not isinstance(self.index, Index):
+            return False
+        d, n, m = self.index.n_features, self.bounds[-1], self.queries.shape[0]
+        possible = (
+            self.metric.kind in KINDS and d <= _MOST_FEATURES and self.k <= _MOST_IN_TREE and n * d <= _MOST_IN_MEMORY
+        )
+        if not possible or algorithm == "brute":
+            return False
+        pays = m >= _TREE_PAYS * self.task.comm.size or self.index.whole or algorithm != "auto"
+        here = np.array([bool(pays) and self.task.device.is_cpu], np.int8)
+        return bool(self.task.comm.allreduce(here, np.minimum)[0])
+
+    def in_tree(self, values: np.ndarray, own: int | None) -> list[np.ndarray]:
+        """Search this rank's share of the queries in a tree of the rows of all ranks, which is kept with the index."""
+        task, index = self.task, self.index
+        assert isinstance(index, Index)
+        if not index.whole:
+            rows = index.device.fetch(index.data, stop=index.n_samples * index.n_features)
+            task.show(doing="building a tree of all rows")
+            index.whole.append(Tree.of(self._of_all_ranks(rows.reshape(-1, index.n_features))))
+        (tree,) = index.whole
+        first, last = self.shares[task.comm.rank : task.comm.rank + 2]
+        if isinstance(self.queries, SharedArray):
+            some = self.queries.open()[first:last].astype(np.float64)
+        else:
+            some = on_host(data_of(task, self.queries).rows, np.float64)
+        some = np.ascontiguousarray(some if index.unit == 1 else some / index.unit)
+        visits = np.arange(len(some))
+        if own is not None:  # the queries are the rows themselves: in the order of the leaves
+            first, last = own + first, own + last
+            visits = tree.order[(tree.order >= first) & (tree.order < last)] - first
+
+        def look() -> None:
+            task.leave_if_cancelled()
+            task.check_peers()
+
+        task.show(doing="searching the tree")
+        found = nearest_in(tree, some, visits, self.k, self.metric.kind, look)
+        near = self._of_all_ranks(values)[found[1]] if values.size else np.empty((*found[1].shape, values.shape[1]))
+        return [*found, *np.moveaxis(near, 2, 0)]
+
+    def _of_all_ranks(self, mine: np.ndarray) -> np.ndarray:
+        """Return the rows (n_own, d) of all ranks, in their order, in float64."""
+        counts = np.diff(self.bounds)
+        filled = np.zeros((counts.max(), mine.shape[1]))
+        filled[: len(mine)] = mine
+        every = self.task.comm.allgather_arrays(filled.ravel()).reshape(len(counts), *filled.shape)
+        return np.concatenate([part[:n] for part, n in zip(every, counts, strict=True)])
+
+    def by_comparing(self, values: Callable[[int, int], np.ndarray], n_targets: int) -> list[np.ndarray]:
+        """Compare all queries with this rank's rows; exchange what the ranks find, and merge it.
+
+        `values` returns the targets (n, n_targets) of some of this rank's rows, by the number of the first.
+        """
+        task, (rank, size) = self.task, (self.task.comm.rank, self.task.comm.size)
+        hasty = True
+        found = np.empty((self.queries.shape[0], 2 + n_targets, self.k))
+        for number, (begin, index) in enumerate(parts_of(task, self.index)):
+            near = values(begin, index.n_samples)
+            n_samples = rows_at_a_time(self.index, number, self.bounds[-1])
+            for first, some in _pieces(task, index, self.queries, n_samples, self.metric):
+                if isinstance(index, SparseIndex):
+                    distances, there = index.nearest(some, self.k)
+                else:
+                    distances, there, hasty = nearest_of(index, some, self.k, self.metric, hasty)
+                part = np.empty((len(distances), *found.shape[1:]))
+                part[:, 0] = distances
+                part[:, 1] = np.where(there < 0, there, there + self.bounds[rank] + begin).view(np.float64)
+                part[:, 2:] = near[there].swapaxes(1, 2) if len(near) else 0  # of no place: never among the nearest
+                before = found[first : first + len(part)]
+                if number:  # of rows that come before those of this part
+                    part = np.stack(_merged(list(np.moveaxis(np.stack([before, part]), 2, 0))), axis=1)
+                before[:] = part
+        came = task.comm.exchange_rows(found.reshape(len(found), -1), np.diff(self.shares))
+        of_ranks = np.moveaxis(came.reshape(size, -1, found.shape[1], self.k), 2, 0)
+        return _merged([of_ranks[0], np.ascontiguousarray(of_ranks[1]).view(np.int64), *of_ranks[2:]])
+
+
+def _merged(found: list[np.ndarray]) -> list[np.ndarray]:
+    """Merge what the ranks found, arrays of shape (size, n_queries, k), by what is compared, the first of them.
+
+    Of rows that are equally near, the one with the lowest index comes first.
+    """
+    if len(found[0]) == 1:
+        return [each[0] for each in found]
+    k = found[0].shape[2]
+    beside = [np.concatenate(list(each), axis=1) for each in found]
     # Stable: the rows of a rank come before those of the next.
     order = np.argsort(beside[0], axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(beside[0], order, 1), np.take_along_axis(beside[1], order, 1)
+    return [np.take_along_axis(each, order, 1) for each in beside]
 
 
-def _others(compared: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without each row itself, or without the first where as many rows are equal to it."""
-    n, k = places.shape
-    other = places != own[:, None]
+def _others(found: list[np.ndarray], own: np.ndarray) -> list[np.ndarray]:
+    """Without each row itself, or without the first where as many rows are equal to it; the second array is indices."""
+    n, k = found[1].shape
+    other = found[1] != own[:, None]
     other[other.all(axis=1), 0] = False
-    return compared[other].reshape(n, k - 1), places[other].reshape(n, k - 1)
+    return [each[other].reshape(n, k - 1) for each in found]
 
 
 @task("neighbors.within")
@@ -287,21 +454,34 @@ def _within(
     index: str,
     metric: tuple[str, float],
     bounds: list[int],
-    queries: dict[str, Any],
+    queries: SharedArray | Source,
     radius: float,
     power: float,
     rows: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """This rank's rows that are no farther than a radius from each query: their number, how far, and which.
+) -> Within:
+    """Return this rank's rows that are no farther than a radius from each query: their number, how far, and which.
 
     What is compared is the distance, in units of the rows, to a power.
     """
     how = Metric(*metric)
-    mine = _index_of(task, index, how, rows)
+    mine = index_of(task, index, how.name, how.power, rows)
     with np.errstate(over="ignore"):  # then every row is near
         limit = float((radius / np.float64(mine.unit) ** (how.power / power)) ** power)
-    task.show(rows=mine.n_samples, doing="searching")
-    parts = [within_of(mine, some, limit, how) for _, some in _pieces(task, mine, queries, bounds[-1], how)]
-    counts, compared, places = (np.concatenate(each) for each in zip(*parts, strict=True))
-    places += bounds[task.comm.rank]
-    return {"rows": mine.n_samples, "counts": counts, "compared": compared, "places": places, "unit": mine.unit}
+    rank = task.comm.rank
+    n_own = bounds[rank + 1] - bounds[rank]
+    task.show(rows=n_own)
+    found = [(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))]  # query, what is compared, row
+    with task.on_host():
+        for number, (begin, part) in enumerate(parts_of(task, mine)):
+            for first, some in _pieces(task, part, queries, rows_at_a_time(mine, number, bounds[-1]), how):
+                if isinstance(part, SparseIndex):
+                    each, near, there = part.within(some, limit)
+                else:
+                    each, near, there = within_of(part, some, limit, how)
+                found.append((np.repeat(np.arange(first, first + len(each)), each), near, there + begin))
+    asked, compared, places = (np.concatenate(each) for each in zip(*found, strict=True))
+    if isinstance(mine, IndexInParts):  # by queries, as if all rows had come at once
+        order = np.argsort(asked, kind="stable")
+        asked, compared, places = asked[order], compared[order], places[order]
+    counts, places = np.bincount(asked, minlength=queries.shape[0]), places + bounds[rank]
+    return {"rows": n_own, "counts": counts, "compared": compared, "places": places, "unit": mine.unit}

@@ -11,86 +11,46 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import Data, data_of, give_rows, write_block
-from xpulab.engine.engine import Task, task
-from xpulab.kernels.moments import ColumnFacts, column_facts, column_facts_in_passing
+from xpulab.engine.dataset import (
+    Data,
+    PassedRows,
+    data_of,
+    give_rows,
+    kind_of,
+    rows_of,
+    weights_of,
+    write_block,
+)
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans import sparse
+from xpulab.kernels.kmeans.sparse_rows import SparseRows, stored_values
+from xpulab.kernels.moments import ColumnFacts, column_facts, streamed_column_facts
+from xpulab.kernels.norms import Norm, normalised
+from xpulab.kernels.on_cpu.passing import products_in_passing
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.row_passes import take
-from xpulab.kernels.rows import Rows
-from xpulab.kernels.scaling import centred, stretched
+from xpulab.kernels.rows import FEW, Rows
+from xpulab.kernels.scaling import binarised, centred, stretched
+from xpulab.kernels.streamed import RowsInParts, StreamedRows, changed, near_rows, parts_of
+from xpulab.sharing.answers import Moments, MomentsOfColumns, OwnRows, Products
+from xpulab.sharing.sources import Handle, SharedArray, Source, Target
 
-__all__ = ["Moments", "Products", "may_be_precise", "moments", "products", "rough_mean"]
+__all__ = ["any_data", "may_be_precise", "moments", "products", "rough_mean", "whole_rows"]
 
 _SAMPLE = 32  # number of rows of a rank for a rough mean
 _FAR = 16.0  # another pass is made if the subtracted mean is farther from the mean, in squared standard deviations,
 _NEAR = 4.0  # unless it is nearer than so many roundings, as that of a constant column
 _MOST_PASSES = 3
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Moments of the columns of all rows: float64 arrays of shape (n_features,). NaN is ignored.
-
-    Attributes
-    ----------
-    count : numpy.ndarray
-        Number of values that are not NaN.
-    weight : numpy.ndarray
-        Sum of the weights of these values.
-    mean : numpy.ndarray
-        Weighted mean.
-    squares : numpy.ndarray
-        Weighted sum of the squared differences from the mean.
-    lengths : numpy.ndarray
-        The root of this sum, also where the sum is too large or too small for float64.
-    minimum, maximum : numpy.ndarray
-        NaN for a column of NaN only.
-    """
-
-    count: np.ndarray
-    weight: np.ndarray
-    mean: np.ndarray
-    squares: np.ndarray
-    lengths: np.ndarray
-    minimum: np.ndarray
-    maximum: np.ndarray
-
-
-@dataclass(frozen=True)
-class Products:
-    """Weighted sums over all rows of products of columns and targets; all arrays are float64.
-
-    Attributes
-    ----------
-    weight : float
-        Sum of the weights; without weights, the number of rows.
-    mean : numpy.ndarray of shape (n_features,)
-        Weighted mean of the columns.
-    gram : numpy.ndarray of shape (n_features, n_features)
-        Gram matrix of the columns, minus their means if centred.
-    target_mean : numpy.ndarray of shape (n_targets,)
-        Weighted mean of the targets.
-    cross : numpy.ndarray of shape (n_features, n_targets)
-        Products of columns and targets.
-    target_gram : numpy.ndarray of shape (n_targets, n_targets)
-        Gram matrix of the targets; empty without targets.
-    lost : bool
-        Whether products have left the range of the dtype in which they were computed, so that the arrays are useless.
-    """
-
-    weight: float
-    mean: np.ndarray
-    gram: np.ndarray
-    target_mean: np.ndarray
-    cross: np.ndarray
-    target_gram: np.ndarray
-    lost: bool = False
 
 
 def may_be_precise(task: Task, dtype: np.dtype[Any]) -> bool:
@@ -99,9 +59,12 @@ def may_be_precise(task: Task, dtype: np.dtype[Any]) -> bool:
     return bool(task.comm.allreduce(np.array([mine], np.int64), np.minimum)[0])
 
 
-def rough_mean(task: Task, rows: Rows) -> np.ndarray:
+def rough_mean(task: Task, rows: Rows | RowsInParts) -> np.ndarray:
     """Return an approximate mean (n_features,) in the dtype of the rows, from a few evenly spaced rows per rank."""
-    return _mean_of(task, take(rows, _places(rows.n_samples)))
+    if isinstance(rows, StreamedRows):
+        return _mean_of(task, rows.take(_places(near_rows(rows))))
+    _, first = next(parts_of(rows))
+    return _mean_of(task, take(first, _places(first.n_samples)))
 
 
 def _places(n: int) -> np.ndarray:
@@ -118,7 +81,29 @@ def _mean_of(task: Task, picked: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(mean), mean, 0.0).astype(picked.dtype)
 
 
-def moments(task: Task, rows: Rows) -> Moments:
+def any_data(
+    task: Task, source: Source, weights: SharedArray | Source | None, targets: Source
+) -> tuple[Rows | SparseRows, Rows]:
+    """Return dense or sparse rows with their weights, and their targets, on this rank's device.
+
+    Raises
+    ------
+    HandleError
+        If the rows of a handle were freed.
+    """
+    rows, of_rows = whole_rows(task, source, weights_of(task, weights, source.bounds)), rows_of(task, targets)
+    assert isinstance(of_rows, Rows)
+    return rows, of_rows
+
+
+def whole_rows(task: Task, source: Source, sample_weight: np.ndarray | None = None) -> Rows | SparseRows:
+    """Return this rank's block of dense or sparse rows, all of them on its device; see `rows_of`."""
+    rows = rows_of(task, source, sample_weight)
+    assert isinstance(rows, Rows | SparseRows)
+    return rows
+
+
+def moments(task: Task, rows: Rows | RowsInParts) -> Moments:
     """Compute moments of the columns in one pass minus a rough mean [1]_, or in two if that is far from the mean."""
     shift = rough_mean(task, rows)
     found = _moments_about(task, rows, shift)
@@ -140,13 +125,13 @@ def _moments_in_passing(task: Task, data: Data) -> Moments | None:
         None if the rows are on the device, if they need another pass, or if there may be NaN or infinity.
     """
     shape = data.n_own, data.n_features
-    shift = _mean_of(task, data.some(_places(data.n_own)))
-    with data.passing() as fill:
+    shift = _mean_of(task, data.rows_at(_places(data.n_own)))
+    with data.stream() as fill:
         if fill is None:
             return None
         task.show(rows=data.n_own, doing="computing")
         task.check()
-        facts = column_facts_in_passing(task.device, shape, data.dtype, fill, shift, data.sample_weight)
+        facts = streamed_column_facts(task.device, shape, data.dtype, fill, shift, data.sample_weight)
     if not all(task.comm.allgather(facts is not None)):
         return None
     assert facts is not None
@@ -167,21 +152,23 @@ def _lost(found: Moments, dtype: np.dtype[Any]) -> bool:
     return bool((lost & (found.minimum < found.maximum)).any())
 
 
-def _moments_of_scaled(task: Task, rows: Rows, shift: np.ndarray, found: Moments) -> Moments:
+def _moments_of_scaled(task: Task, rows: Rows | RowsInParts, shift: np.ndarray, found: Moments) -> Moments:
     """Compute moments of columns whose squares leave the range of their dtype, from columns scaled by powers of 2."""
     middle = shift.astype(np.float64)
     reach = np.maximum(np.abs(found.minimum - middle), np.abs(found.maximum - middle))
     known = np.isfinite(reach) & (reach > 0)
     scale = np.exp2(np.ceil(np.log2(reach, out=np.zeros_like(reach), where=known)))
-    scaled = _moments_about(task, centred(rows, shift, scale), np.zeros(rows.n_features, rows.dtype))
+    scaled_rows = changed(rows, lambda _, part: centred(part, shift, scale))
+    scaled = _moments_about(task, scaled_rows, np.zeros(rows.n_features, rows.dtype))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         squares = scaled.squares * scale * scale
     return replace(found, mean=middle + scaled.mean * scale, squares=squares, lengths=scaled.lengths * scale)
 
 
-def _moments_about(task: Task, rows: Rows, shift: np.ndarray) -> Moments:
+def _moments_about(task: Task, rows: Rows | RowsInParts, shift: np.ndarray) -> Moments:
     task.check()
-    return _reduced(task, column_facts(rows, shift), shift)
+    facts = functools.reduce(ColumnFacts.together, (column_facts(part, shift) for _, part in parts_of(rows)))
+    return _reduced(task, facts, shift)
 
 
 def _reduced(task: Task, facts: ColumnFacts, shift: np.ndarray) -> Moments:
@@ -215,9 +202,10 @@ def products(task: Task, data: Data, centre: bool, precise: bool = False) -> Pro
     weights = data.sample_weight
     mine = data.n_own if weights is None else weights.astype(data.dtype).sum(dtype=np.float64)
     weight = float(task.comm.allreduce(np.array([mine], np.float64))[0])
-    some = data.some(_places(data.n_own))
+    places = _places(data.near())
+    some = data.rows_at(places)
     if data.targets is not None:
-        some = np.hstack([some, take(data.targets, _places(data.n_own))])
+        some = np.hstack([some, take(data.targets, places)])
     middle, sizes = np.split(_mean_of(task, np.hstack([some, np.abs(some)])), 2)
     if not centre:
         return _products_about(task, data, weight, np.zeros_like(middle), sizes, False, precise)
@@ -241,8 +229,7 @@ def _products_about(
     dtype = np.dtype(np.float64) if precise else data.dtype  # of the numbers that the kernel subtracts
     n, size = data.n_features, len(shift)
     local = np.zeros((size + 1, size))  # the sums of the columns come after the products
-    for rows, targets in data.parts():
-        found, totals = gram(rows, shift[:n], targets, shift[n:], precise)
+    for found, totals in _own_products(task, data, shift[:n], shift[n:], precise):
         local[:size] += found
         local[size] += totals
     sums = task.comm.allreduce(local)
@@ -257,6 +244,28 @@ def _products_about(
             constant = whole.diagonal() <= weight * np.square(np.finfo(np.float64).eps * mean)
             whole[constant] = whole[:, constant] = 0
     return Products(weight, mean[:n], whole[:n, :n], mean[n:], whole[:n, n:], whole[n:, n:], lost)
+
+
+def _own_products(
+    task: Task, data: Data, shift: np.ndarray, target_shift: np.ndarray, precise: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield products and totals of this rank's rows and targets minus a shift, some rows at a time.
+
+    On a CPU, rows in C order that are not on the device are added up as they are read, unless they are few.
+    """
+    device, targets, shape = task.device, data.targets, (data.n_own, data.n_features)
+    many = math.prod(shape) * (len(shift) + len(target_shift)) > FEW
+    in_passing = device.is_cpu and device.shares_memory and not data.by_columns and data.streamed is None
+    if many and in_passing and not (precise and data.dtype == np.float32):
+        with data.stream() as fill:
+            if fill is not None:
+                task.show(rows=data.n_own, doing="computing")
+                yield products_in_passing(
+                    device, shape, data.dtype, fill, shift, targets, target_shift, data.sample_weight
+                )
+                return
+    for rows, of_rows in data.parts():
+        yield gram(rows, shift, of_rows, target_shift, precise)
 
 
 def _products_lost(
@@ -275,47 +284,98 @@ def _products_lost(
     return bool((varies & ~fits).any())
 
 
+def _moments_of_sparse(task: Task, rows: SparseRows) -> Moments:
+    """Compute moments of the columns of sparse rows, in two passes over the values that are stored."""
+    d = rows.n_features
+    least, most = np.full(d, np.inf), np.full(d, -np.inf)
+    stored, missing, weight, lost, total = sums = np.zeros((5, d))
+    with task.device.computing():
+        for columns, values, weights in stored_values(rows):
+            nan = np.isnan(values)
+            numbers = np.where(nan, 0, values)
+            stored += np.bincount(columns, minlength=d)
+            missing += np.bincount(columns, nan, minlength=d)
+            weight += np.bincount(columns, np.where(nan, 0, weights), minlength=d)
+            lost += np.bincount(columns, np.where(nan, weights, 0), minlength=d)
+            total += np.bincount(columns, weights * numbers, minlength=d)
+            np.fmin.at(least, columns, values)
+            np.fmax.at(most, columns, values)
+    stored, missing, weight, lost, total = task.comm.allreduce(sums)
+    n_samples, every = task.comm.allreduce(np.array([rows.n_samples, rows.weights_on_cpu().sum()]))
+    least, most = -task.comm.allreduce(-least, np.maximum), task.comm.allreduce(most, np.maximum)
+    zeros = stored < n_samples
+    least, most = np.where(zeros, np.minimum(least, 0), least), np.where(zeros, np.maximum(most, 0), most)
+    nothing = missing == n_samples
+    known = np.where(zeros, every - lost, weight)  # without rounding where nothing is left for zeros
+    mean = np.divide(total, known, out=np.full(d, np.nan), where=known > 0)
+    squares = np.zeros(d)
+    with task.device.computing():
+        for columns, values, weights in stored_values(rows):
+            from_mean = np.square(values - mean[columns])
+            squares += np.bincount(columns, np.where(np.isnan(values), 0, weights * from_mean), minlength=d)
+    squares = task.comm.allreduce(squares) + (known - weight) * np.square(mean)
+    return Moments(
+        count=n_samples - missing,
+        weight=known,
+        mean=mean,
+        squares=squares,
+        lengths=np.sqrt(squares),
+        minimum=np.where(nothing, np.nan, least),
+        maximum=np.where(nothing, np.nan, most),
+    )
+
+
 @task("moments")
-def _moments(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
+def _moments(task: Task, source: Source, weights: SharedArray | PassedRows | None) -> MomentsOfColumns:
     """Return the `Moments` of the columns."""
+    if kind_of(task, source)[0] is sparse:
+        rows = rows_of(task, source, weights_of(task, weights, source.bounds))
+        assert isinstance(rows, SparseRows)
+        return {"rows": rows.n_samples, "moments": _moments_of_sparse(task, rows)}
     data = Data(task, source, weights)
-    found = _moments_in_passing(task, data) or moments(task, data.rows)
-    return {"rows": data.n_own, "moments": vars(found)}
+    found = None if data.in_passes else _moments_in_passing(task, data)
+    if found is None:
+        found = moments(task, data.block)
+        data.require_finite()
+    return {"rows": data.n_own, "moments": found}
 
 
 @task("project")
 def _project(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     matrix: np.ndarray,
     shift: np.ndarray | None = None,
     offset: np.ndarray | None = None,
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
     """Compute ``(rows - shift) @ matrix + offset``, with a matrix of shape (n_features, n_columns)."""
-    rows = data_of(task, source).rows
+    rows = whole_rows(task, source)
     if target is not None:  # a part at a time, so that the device need not have memory for the whole result
-        write_block(task, target, source["bounds"], project(rows, matrix, shift, offset))
+        write_block(task, target, source.bounds, project(rows, matrix, shift, offset))
+    elif isinstance(rows, SparseRows):
+        parts = [np.empty((0, matrix.shape[1]), rows.dtype), *project(rows, matrix, shift, offset)]
+        give_rows(task, Rows.upload(task.device, np.concatenate(parts)), source.bounds, kept=kept)
     else:
-        give_rows(task, projected(rows, matrix, shift, offset), source["bounds"], kept=kept)
+        give_rows(task, projected(rows, matrix, shift, offset), source.bounds, kept=kept)
     return {"rows": rows.n_samples}
 
 
 @task("scale")
 def _scale(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
     shift: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     factor: np.ndarray | None = None,
     offset: np.ndarray | None = None,
     clip: tuple[float, float] | None = None,
-    target: dict[str, Any] | None = None,
-    kept: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
     """Compute ``(rows - shift) / scale * factor + offset``, clipped to `clip`; steps that are None are left out."""
     rows = data_of(task, source).rows
     made = rows
@@ -325,5 +385,35 @@ def _scale(
         by = np.ones(rows.n_features) if factor is None else factor
         constant = np.full(rows.n_features, -0.0) if offset is None else offset  # adding -0.0 does not change -0.0
         made = stretched(made, by, constant, *(clip or (None, None)))
-    give_rows(task, made, source["bounds"], target, kept)
+    give_rows(task, made, source.bounds, target, kept)
+    return {"rows": rows.n_samples}
+
+
+@task("normalise")
+def _normalise(
+    task: Task,
+    source: Source,
+    weights: None,
+    norm: Norm,
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
+    """Divide each row by its norm."""
+    rows = data_of(task, source).rows
+    give_rows(task, normalised(rows, norm), source.bounds, target, kept)
+    return {"rows": rows.n_samples}
+
+
+@task("binarise")
+def _binarise(
+    task: Task,
+    source: Source,
+    weights: None,
+    threshold: float,
+    target: Target | None = None,
+    kept: Handle | None = None,
+) -> OwnRows:
+    """Compare each number with the threshold."""
+    rows = data_of(task, source).rows
+    give_rows(task, binarised(rows, threshold), source.bounds, target, kept)
     return {"rows": rows.n_samples}

@@ -12,6 +12,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,17 @@ from typing import Any
 import numpy as np
 
 from xpulab.centring import less_mean
-from xpulab.engine.algorithms.passes import Products, may_be_precise, products, rough_mean
-from xpulab.engine.dataset import Data, data_of
-from xpulab.engine.engine import Task, task
+from xpulab.engine.algorithms.passes import may_be_precise, products, rough_mean
+from xpulab.engine.dataset import Data, PassedRows
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import StreamedRows, parts_of
+from xpulab.sharing.answers import Batches, Products, ProductsOfColumns
+from xpulab.sharing.sources import SharedArray, Source
 
-__all__ = ["Triangle", "centred_triangle", "local_triangle", "products_of", "triangle_of", "triangular"]
+__all__ = ["Triangle", "centred_triangle", "products_of", "triangle_of", "triangular"]
 
 _NEAR = 4.0  # roundings of a mean, within which a shift is as good as the mean
 _CHUNK = 1024  # rows that are decomposed at once; with up to 100 columns they fit into a core's L2 cache
@@ -56,7 +61,7 @@ class Triangle:
 
 def triangular(
     task: Task,
-    rows: Rows,
+    rows: Rows | StreamedRows,
     shift: np.ndarray | None = None,
     targets: Rows | None = None,
     target_shift: np.ndarray | None = None,
@@ -66,8 +71,8 @@ def triangular(
     Parameters
     ----------
     task : Task
-    rows : Rows
-        This rank's rows, with weights if there are any.
+    rows : Rows or StreamedRows
+        This rank's rows, with weights if there are any. It takes one pass.
     shift : numpy.ndarray of shape (n_features,) or None
         Subtracted from the rows in float64.
     targets : Rows or None
@@ -80,11 +85,10 @@ def triangular(
     numpy.ndarray of float64 of shape (min(n_samples, n_features + n_targets), n_features + n_targets)
         The same on all ranks. Its diagonal is not negative.
     """
-    sides = _sides(rows, shift, targets, target_shift)
-    return _of_all(task, rows, sides, ones=False)
+    return _of_all(task, _Columns(rows, shift, targets, target_shift))
 
 
-def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Triangle:
+def centred_triangle(task: Task, rows: Rows | StreamedRows, targets: Rows | None = None) -> Triangle:
     """Return the triangle of all rows and targets minus their weighted means.
 
     One pass is enough, unless a rough mean is so far from the mean that the difference loses half of the digits.
@@ -100,19 +104,25 @@ def centred_triangle(task: Task, rows: Rows, targets: Rows | None = None) -> Tri
     return found
 
 
-def _about(task: Task, rows: Rows, shift: np.ndarray, targets: Rows | None, target_shift: np.ndarray) -> Triangle:
+def _about(
+    task: Task, rows: Rows | StreamedRows, shift: np.ndarray, targets: Rows | None, target_shift: np.ndarray
+) -> Triangle:
     """Return the triangle of all rows and targets minus their means, of which the shifts are near."""
-    r = _of_all(task, rows, _sides(rows, shift, targets, target_shift), ones=True)
+    r = _of_all(task, _Columns(rows, shift, targets, target_shift, ones=True))
     return _less_mean(r, _weight(task, rows), shift, target_shift)
 
 
 def triangle_of(task: Task, data: Data, centre: bool) -> Triangle:
     """Return the triangle of all rows and targets, minus their weighted means with `centre`."""
+    rows = data.block
     if centre:
-        return centred_triangle(task, data.rows, data.targets)
-    n_targets = 0 if data.targets is None else data.targets.n_features
-    r = triangular(task, data.rows, targets=data.targets)
-    return Triangle(r, _weight(task, data.rows), np.zeros(data.n_features), np.zeros(n_targets))
+        found = centred_triangle(task, rows, data.targets)
+    else:
+        r = triangular(task, rows, targets=data.targets)
+        n_targets = 0 if data.targets is None else data.targets.n_features
+        found = Triangle(r, _weight(task, rows), np.zeros(data.n_features), np.zeros(n_targets))
+    data.require_finite()
+    return found
 
 
 def products_of(found: Triangle) -> Products:
@@ -120,32 +130,6 @@ def products_of(found: Triangle) -> Products:
     with np.errstate(over="ignore", invalid="ignore"):  # then they are not finite
         sums, n = found.r.T @ found.r, len(found.mean)
     return Products(found.weight, found.mean, sums[:n, :n], found.target_mean, sums[:n, n:], sums[n:, n:])
-
-
-def local_triangle(task: Task, rows: Rows, start: int, stop: int, shift: np.ndarray) -> np.ndarray:
-    """Return the triangle of some rows of this rank minus a shift, with a column of ones before the other columns.
-
-    Parameters
-    ----------
-    task : Task
-    rows : Rows
-    start, stop : int
-        The rows, by their index on this rank.
-    shift : numpy.ndarray of shape (n_features,)
-
-    Returns
-    -------
-    numpy.ndarray of float64 of shape (min(stop - start, 1 + n_features), 1 + n_features)
-    """
-    return _of_rank(task, rows, [(rows, shift)], True, start, stop)
-
-
-def _sides(
-    rows: Rows, shift: np.ndarray | None, targets: Rows | None, target_shift: np.ndarray | None
-) -> list[tuple[Rows, np.ndarray]]:
-    """Return the rows, with or without targets, and the means that are subtracted from them."""
-    pairs = [(rows, shift), *([] if targets is None else [(targets, target_shift)])]
-    return [(side, np.zeros(side.n_features) if middle is None else middle) for side, middle in pairs]
 
 
 def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np.ndarray) -> Triangle:
@@ -156,71 +140,103 @@ def _less_mean(r: np.ndarray, weight: float, shift: np.ndarray, target_shift: np
     return Triangle(centred, weight, mean[: len(shift)], mean[len(shift) :])
 
 
-def _weight(task: Task, rows: Rows) -> float:
+def _weight(task: Task, rows: Rows | StreamedRows) -> float:
     mine = float(rows.n_samples)
     if rows.sample_weight is not None:
-        mine = float(rows.host_weights().sum())
+        mine = float(rows.weights_on_cpu().sum())
     return float(task.comm.allreduce(np.array([mine]))[0])
 
 
-def _of_all(task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool) -> np.ndarray:
+def _of_all(task: Task, columns: _Columns) -> np.ndarray:
     """Return the triangle of all ranks' rows."""
     task.check()
-    mine = _of_rank(task, rows, sides, ones, 0, rows.n_samples)
-    columns = mine.shape[1]
-    counts = task.comm.allgather_arrays(np.array([rows.n_samples, len(mine)], np.int64))
+    own = columns.rows.n_samples
+    mine = next(_triangles(task, columns, [(0, own)]), np.empty((0, columns.n)))
+    counts = task.comm.allgather_arrays(np.array([own, len(mine)], np.int64))
     n_samples, most = int(counts[:, 0].sum()), max(int(counts[:, 1].max()), 1)
-    padded = np.zeros((most, columns))  # rows of zeros change nothing in a square triangle
+    padded = np.zeros((most, columns.n))  # rows of zeros change nothing in a square triangle
     padded[: len(mine)] = mine
-    every = task.comm.allgather_arrays(padded.ravel()).reshape(-1, most, columns)
+    every = task.comm.allgather_arrays(padded.ravel()).reshape(-1, most, columns.n)
     r: np.ndarray
-    if n_samples < columns:
+    if n_samples < columns.n:
         few = [one[:count] for one, count in zip(every, counts[:, 1], strict=True)]
         r = np.asarray(np.linalg.qr(np.concatenate(few), mode="r"))
     else:
-        r = np.zeros((columns, columns), order="F")
+        r = np.zeros((columns.n, columns.n), order="F")
         for one in every:
             r = _merged(r, np.asfortranarray(one))
     signs = np.where(np.diagonal(r) < 0, -1.0, 1.0)
     return np.triu(r) * signs[:, None]
 
 
-def _of_rank(
-    task: Task, rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
-) -> np.ndarray:
-    """Return the triangle of this rank's rows from `start` to `stop`, or the rows themselves if they are few."""
-    columns = ones + sum(side.n_features for side, _ in sides)
-    if stop - start <= columns:
-        return np.concatenate([np.empty((0, columns)), *(c.T for c in _chunks(rows, sides, ones, start, stop))])
-    r = np.zeros((columns, columns), order="F")
-    for chunk in _chunks(rows, sides, ones, start, stop):
-        task.leave_if_cancelled()
-        r = _merged(r, chunk.T)
-    return np.triu(r)
+class _Columns:
+    """This rank's rows, and targets beside them, minus numbers; with `ones`, after a column of ones."""
+
+    def __init__(
+        self,
+        rows: Rows | StreamedRows,
+        shift: np.ndarray | None,
+        targets: Rows | None = None,
+        target_shift: np.ndarray | None = None,
+        ones: bool = False,
+    ) -> None:
+        self.rows, self._targets, self._ones = rows, targets, ones
+        widths = rows.n_features, 0 if targets is None else targets.n_features
+        given = zip((shift, target_shift), widths, strict=True)
+        self._shifts = [np.zeros(width) if middle is None else middle for middle, width in given]
+        self.n = ones + sum(widths)
+
+    def chunks(self, bounds: list[tuple[int, int]]) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield ranges of the rows in one pass, each a chunk of m rows at a time.
+
+        The ranges are in ascending order. With the number of the range come its next rows, times the square roots of
+        their weights, as float64 (columns, m).
+        """
+        for begin, part in parts_of(self.rows):
+            sides = [part]
+            if self._targets is not None:
+                sides.append(self._targets.part(begin, part.n_samples))
+            for number, (start, stop) in enumerate(bounds):
+                here = max(start - begin, 0), min(stop - begin, part.n_samples)
+                for chunk in self._of_part(sides, *here):
+                    yield number, chunk
+
+    def _of_part(self, sides: list[Rows], start: int, stop: int) -> Iterator[np.ndarray]:
+        rows, device = sides[0], sides[0].device
+        for first in range(start // BLOCK * BLOCK, stop, _CHUNK):
+            last = min(first + _CHUNK, stop)
+            blocks, skipped = -(-(last - first) // BLOCK), max(start - first, 0)
+            chunk = np.empty((self.n, last - first - skipped))
+            if self._ones:
+                chunk[0] = 1.0
+            at = int(self._ones)
+            for side, shift in zip(sides, self._shifts, strict=False):
+                d = side.n_features
+                found = device.fetch(side.data, first * d, (first + blocks * BLOCK) * d, copied=False)
+                by_column = found.reshape(blocks, d, BLOCK).swapaxes(0, 1).reshape(d, -1)[:, skipped : last - first]
+                np.subtract(by_column, shift[:, None], out=chunk[at : at + d], dtype=np.float64)
+                at += d
+            if rows.sample_weight is not None:
+                chunk *= np.sqrt(device.fetch(rows.sample_weight, first + skipped, last), dtype=np.float64)
+            yield chunk
 
 
-def _chunks(
-    rows: Rows, sides: list[tuple[Rows, np.ndarray]], ones: bool, start: int, stop: int
-) -> Iterator[np.ndarray]:
-    """Yield the rows times the square roots of their weights, a part of m rows at a time, as float64 (columns, m)."""
-    columns = ones + sum(side.n_features for side, _ in sides)
-    device = rows.device
-    for first in range(start // BLOCK * BLOCK, stop, _CHUNK):
-        last = min(first + _CHUNK, stop)
-        blocks, skipped = -(-(last - first) // BLOCK), max(start - first, 0)
-        chunk = np.empty((columns, last - first - skipped))
-        if ones:
-            chunk[0] = 1.0
-        at = int(ones)
-        for side, shift in sides:
-            d = side.n_features
-            found = device.fetch(side.data, first * d, (first + blocks * BLOCK) * d, copied=False)
-            by_column = found.reshape(blocks, d, BLOCK).swapaxes(0, 1).reshape(d, -1)
-            np.subtract(by_column[:, skipped : last - first], shift[:, None], out=chunk[at : at + d], dtype=np.float64)
-            at += d
-        if rows.sample_weight is not None:
-            chunk *= np.sqrt(device.fetch(rows.sample_weight, first + skipped, last), dtype=np.float64)
-        yield chunk
+def _triangles(task: Task, columns: _Columns, bounds: list[tuple[int, int]]) -> Iterator[np.ndarray]:
+    """Yield the triangle of each range of this rank's rows, or the rows themselves if they are few.
+
+    The ranges are in ascending order, and none is empty, unless there is only one.
+    """
+    chunks = columns.chunks(bounds)
+    for number, of_range in itertools.groupby(chunks, key=lambda chunk: chunk[0]):
+        start, stop = bounds[number]
+        if stop - start <= columns.n:
+            yield np.concatenate([chunk.T for _, chunk in of_range])
+            continue
+        r = np.zeros((columns.n, columns.n), order="F")
+        for _, chunk in of_range:
+            task.leave_if_cancelled()
+            r = _merged(r, chunk.T)
+        yield np.triu(r)
 
 
 def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
@@ -241,9 +257,9 @@ def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
 @task("shifted_triangle")
 def _shifted_triangle(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     shift: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the triangle of a column of ones, the columns and the targets, minus a shift; from rank 0.
@@ -253,22 +269,22 @@ def _shifted_triangle(
     shift : numpy.ndarray of shape (n_features + n_targets,) or None
         If None, values near the means of these rows.
     """
-    data = data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets)
+    rows, n = data.block, data.n_features
     assert data.targets is not None
-    n = data.rows.n_features
     if shift is None:
-        shift = np.concatenate([rough_mean(task, data.rows), rough_mean(task, data.targets)]).astype(np.float64)
-    sides = _sides(data.rows, shift[:n], data.targets, shift[n:])
-    r = _of_all(task, data.rows, sides, ones=True)
-    return {"rows": data.rows.n_samples, **({"r": r, "shift": shift} if task.comm.rank == 0 else {})}
+        shift = np.concatenate([rough_mean(task, rows), rough_mean(task, data.targets)]).astype(np.float64)
+    r = _of_all(task, _Columns(rows, shift[:n], data.targets, shift[n:], ones=True))
+    data.require_finite()
+    return {"rows": data.n_own, **({"r": r, "shift": shift} if task.comm.rank == 0 else {})}
 
 
 @task("triangular")
 def _triangular(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any] | None = None,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source | None = None,
     centre: bool = True,
     or_gram: bool = False,
 ) -> dict[str, Any]:
@@ -282,44 +298,50 @@ def _triangular(
         sums = products(task, data, True, precise=True)
         return {"rows": data.n_own, **(vars(sums) if task.comm.rank == 0 else {})}
     found = triangle_of(task, data, centre)
-    return {"rows": data.rows.n_samples, **(vars(found) if task.comm.rank == 0 else {})}
+    return {"rows": data.n_own, **(vars(found) if task.comm.rank == 0 else {})}
 
 
 @task("products")
 def _products(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
     centre: bool,
-    targets: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    targets: Source | None = None,
+) -> ProductsOfColumns:
     """Return the `Products` of the columns, from rank 0; also the triangle ``r``, if they come from one.
 
     They do if the products leave the range of the rows' dtype.
     """
     data = Data(task, source, weights, targets)
-    found, own = products(task, data, centre), {}
+    answer: ProductsOfColumns = {"rows": data.n_own}
+    found, triangle = products(task, data, centre), None
     if found.lost:
         triangle = triangle_of(task, data, centre)
-        found, own = products_of(triangle), {"r": triangle.r}
-    return {"rows": data.n_own, **({"products": vars(found), **own} if task.comm.rank == 0 else {})}
+        found = products_of(triangle)
+    if task.comm.rank == 0:
+        answer["products"] = found
+        if triangle is not None:
+            answer["r"] = triangle.r
+    return answer
 
 
 @task("batch_triangles")
-def _batch_triangles(
-    task: Task, source: dict[str, Any], weights: None, batches: list[tuple[int, int]]
-) -> dict[str, Any]:
+def _batch_triangles(task: Task, source: Source, weights: None, batches: list[tuple[int, int]]) -> Batches:
     """Return, for each batch, the triangle of a column of ones and this rank's rows in the batch, minus a shift.
 
     A batch is given by its first and last row in the whole data set. The shift is the same on all ranks.
     """
-    data = data_of(task, source)
-    shift = rough_mean(task, data.rows).astype(np.float64)
+    data = Data(task, source)
+    rows = data.block
+    shift = rough_mean(task, rows).astype(np.float64)
     begin, end = data.bounds[task.comm.rank : task.comm.rank + 2]
-    parts = []
-    for number, (start, stop) in enumerate(batches):
-        first, last = max(start, begin), min(stop, end)
-        if first < last:
-            task.leave_if_cancelled()
-            parts.append((number, local_triangle(task, data.rows, first - begin, last - begin, shift)))
-    return {"rows": data.rows.n_samples, "shift": shift, "parts": parts}
+    cut = [(max(start, begin) - begin, min(stop, end) - begin) for start, stop in batches]
+    here = [(number, own) for number, own in enumerate(cut) if own[0] < own[1]]
+    made = list(_triangles(task, _Columns(rows, shift, ones=True), [own for _, own in here]))
+    data.require_finite()
+    return {
+        "rows": data.n_own,
+        "shift": shift,
+        "parts": [(number, r) for (number, _), r in zip(here, made, strict=True)],
+    }

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import io
 import linecache
 import pickle
 import sys
-from typing import Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
 
+from xpulab.engine.cells.awaiting import awaited
 from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import measured, pickled, queue_of
 from xpulab.engine.cells.users_code import answer_of
-from xpulab.engine.dataset import array_of, pieces, rows_of
-from xpulab.engine.engine import Task, task
+from xpulab.engine.dataset import pieces, rows_of
+from xpulab.engine.engine import Engine, Task
+from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import kernels_for
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
+from xpulab.kernels.sparse_products import HostMatrix
+from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
+from xpulab.sharing.sources import HandleRows, Pickled, SharedRows
 
-__all__ = ["pull", "push", "run"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["explained", "names", "pull", "push", "run"]
 
 #: Name of a module with a function `asnumpy` -> the class of arrays that it takes. An engine has these modules only
 #: after a cell has imported them. A release of dpctl has one of the last two.
@@ -33,7 +44,7 @@ _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor
 @task("%%xpu")
 def run(
     task: Task, source: str, name: str, ranks: list[int], out: list[str], transcripts: list[str], profile: bool = False
-) -> dict[str, Any]:
+) -> UsersResult:
     """Run a cell on some ranks; the other ranks wait for its end.
 
     Parameters
@@ -53,10 +64,7 @@ def run(
 
     Returns
     -------
-    dict
-        The keys of `answer_of`, with the further ``outcome`` "left out"; ``value``, the last expression as text, or
-        None; ``out``, the values of the variables as bytes; ``figures``, those of matplotlib as PNG; ``usage``, if it
-        was measured.
+    UsersResult
     """
     if task.comm.rank not in ranks:
         task.engine.record["ended"] = task.number
@@ -64,8 +72,8 @@ def run(
     namespace = task.engine.namespace
     task.ranks = ranks
 
-    def code() -> dict[str, Any]:
-        answer: dict[str, Any] = {}
+    def code() -> UsersResult:
+        answer: UsersResult = {}
         value = _execute(source, name, namespace)
         if value is not None:
             namespace["_"] = value
@@ -80,25 +88,53 @@ def run(
         _prepare(namespace, task, ranks)
         answer = answer_of(task, transcripts[task.comm.rank], code)
     answer |= found
-    return {**answer, "figures": _figures().taken()} if "matplotlib.figure" in sys.modules else answer
+    if "matplotlib.figure" in sys.modules:
+        answer["figures"] = _figures().taken()
+    return answer
 
 
-def _prepare(namespace: dict[str, Any], task: Task, ranks: list[int]) -> None:
+def _prepare(namespace: dict[str, object], task: Task, ranks: list[int]) -> None:
     """Add the names that every cell can use to the variables of earlier cells."""
+    namespace.update(_given(task.engine), comm=task.engine.communicators.of(ranks))
+
+
+def _given(engine: Engine) -> dict[str, Any]:
     # dpnp's arrays and kernels with local memory use this queue by default, so all that a cell makes is on one queue.
-    device = task.device.queue.sycl_device
-    namespace.update(
-        __name__="__main__",
-        comm=task.engine.communicator(ranks),
-        rank=task.comm.rank,
-        size=task.comm.size,
-        device=device,
-        queue=queue_of(shared_queue(device)),
-        display=_display,
-    )
+    device = engine.device.queue.sycl_device
+    return {
+        "__name__": "__main__",
+        "comm": engine.communicators.of(range(engine.size)),
+        "rank": engine.rank,
+        "size": engine.size,
+        "device": device,
+        "queue": queue_of(shared_queue(device)),
+        "display": _display,
+        "get_ipython": get_ipython,
+    }
 
 
-def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
+def get_ipython() -> Any:
+    """Return IPython's shell of this rank, for cells with magics and commands."""
+    return _shell().get_ipython()
+
+
+def _shell() -> Any:
+    """Import the module with IPython's shell, which takes a third of a second, and which scripts do not need."""
+    return importlib.import_module("xpulab.engine.cells.shell")
+
+
+def names(engine: Engine, expression: str) -> dict[str, str] | None:
+    """Return what completes in a cell after an expression and a dot, or the variables; see `shell.names`."""
+    return _shell().names({**_given(engine), **engine.namespace}, expression)
+
+
+def explained(engine: Engine, name: str, detail: int) -> dict[str, str] | None:
+    """Return what Shift-Tab shows of a name in a cell; see `shell.explained`."""
+    engine.namespace.update({given: value for given, value in _given(engine).items() if given not in engine.namespace})
+    return _shell().explained(name, detail)
+
+
+def _execute(source: str, name: str, namespace: dict[str, object]) -> Any:
     """Run the statements, and return the value of the last one if it is an expression without a final semicolon."""
     # Tracebacks and inspect.getsource read this entry. Without a time it is not compared with a file.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -106,21 +142,34 @@ def _execute(source: str, name: str, namespace: dict[str, Any]) -> Any:
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    exec(compile(tree, name, "exec"), namespace)
-    if last is None:
-        return None
-    value = eval(compile(last, name, "eval"), namespace)
-    return None if source.rstrip().endswith(";") else value
+    parts = [compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)]
+    if last is not None:
+        parts.append(compile(last, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
+        value = awaited(_awaiting(parts, namespace))
+    else:
+        value = [eval(part, namespace) for part in parts][-1]
+    return None if last is None or source.rstrip().endswith(";") else value
 
 
-def _display(*things: Any) -> None:
+async def _awaiting(parts: list[CodeType], namespace: dict[str, object]) -> Any:
+    """Run the parts of a cell that awaits something, and return the value of the last one."""
+    value = None
+    for part in parts:
+        value = eval(part, namespace)
+        if part.co_flags & inspect.CO_COROUTINE:
+            value = await value
+    return value
+
+
+def _display(*things: object) -> None:
     """Show figures as pictures, and everything else as text, as IPython's `display` does."""
     for thing in things:
         if not _drew(thing):
             print(pretty(thing))
 
 
-def _drew(thing: Any) -> bool:
+def _drew(thing: object) -> bool:
     """Draw a figure of matplotlib; return False if it is something else."""
     module = sys.modules.get("matplotlib.figure")
     if module is None or not isinstance(thing, module.Figure):
@@ -137,7 +186,7 @@ def _figures() -> Any:
 class _Pickler(cloudpickle.Pickler):
     """Pickle arrays on the device as NumPy arrays, because the notebook has neither dpnp nor dpctl."""
 
-    def reducer_override(self, thing: Any) -> Any:
+    def reducer_override(self, thing: object) -> Any:
         for name, array in _DEVICE_ARRAYS.items():
             module = sys.modules.get(name)
             if module is not None and isinstance(thing, getattr(module, array)):
@@ -148,7 +197,7 @@ class _Pickler(cloudpickle.Pickler):
 class _Traveller(cloudpickle.Pickler):
     """Pickle arrays on the device so that they become arrays on the device of another rank."""
 
-    def reducer_override(self, thing: Any) -> Any:
+    def reducer_override(self, thing: object) -> Any:
         for name, array in _DEVICE_ARRAYS.items():
             module = sys.modules.get(name)
             if module is not None and isinstance(thing, getattr(module, array)):
@@ -156,11 +205,11 @@ class _Traveller(cloudpickle.Pickler):
         return super().reducer_override(thing)
 
 
-def _on_device(module: str, array: Any) -> Any:
+def _on_device(module: str, array: npt.NDArray[Any]) -> Any:
     return importlib.import_module(module).asarray(array)
 
 
-def _message(thing: Any, protocol: int = 5) -> bytes:
+def _message(thing: object, protocol: int = 5) -> bytes:
     """Return the bytes of an object that mpi4py sends."""
     try:
         message = pickle.dumps(thing, protocol)
@@ -172,7 +221,7 @@ def _message(thing: Any, protocol: int = 5) -> bytes:
     return message
 
 
-def _thing(message: Any) -> Any:
+def _thing(message: bytes | memoryview) -> Any:
     """Return the object that mpi4py has received."""
     pickled("loads", len(message))
     return pickle.loads(message)
@@ -181,27 +230,24 @@ def _thing(message: Any) -> Any:
 MPI.pickle.__init__(_message, _thing)  # type: ignore[misc]
 
 
-def _lent(task: Task, name: str) -> dict[str, Any]:
-    """A variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays."""
+def _lent(task: Task, name: str) -> Pickled:
+    """Return a variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays."""
     if name not in task.engine.namespace:
         raise NameError(f"there is no variable {name!r} on this rank")
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
-
-    def share(raw: np.ndarray) -> bytes | dict[str, Any]:
-        return task.given([raw])
-
-    return {"pickle": file.getvalue(), "buffers": shared_or_sent(buffers, share)}
+    shared = shared_or_sent(buffers, lambda raw: task.arrays_for_client([raw]))
+    return {"pickle": file.getvalue(), "buffers": shared}
 
 
 @task("push")
-def push(task: Task, things: dict[str, dict[str, Any]], ranks: list[int]) -> dict[str, Any]:
+def push(task: Task, things: dict[str, HandleRows | SharedRows | Pickled], ranks: list[int]) -> dict[str, object]:
     """Make variables for cells.
 
     Parameters
     ----------
-    things : dict of str to dict
-        Name -> how to make the object, see `VariablesOnEngines.push`.
+    things : dict of str to HandleRows, SharedRows or Pickled
+        Name -> rows of which each rank gets its own, or an object.
     ranks : list of int
         Those who get them.
     """
@@ -212,23 +258,24 @@ def push(task: Task, things: dict[str, dict[str, Any]], ranks: list[int]) -> dic
 
 
 @task("pull")
-def pull(task: Task, name: str, ranks: list[int]) -> dict[str, Any]:
-    """A variable of cells, see `_lent`."""
+def pull(task: Task, name: str, ranks: list[int]) -> dict[str, Pickled]:
+    """Return a variable of cells, see `_lent`."""
     return {"value": _lent(task, name)} if task.comm.rank in ranks else {}
 
 
-def _made(task: Task, thing: dict[str, Any], number: int) -> Any:
-    """An object that the notebook sent; `number` is this rank's place among the ranks that get the object."""
-    if "handle" in thing:
-        rows = rows_of(task, thing["handle"])
+def _made(task: Task, thing: HandleRows | SharedRows | Pickled, number: int) -> Any:
+    """Return an object that the notebook sent; `number` is this rank's place among the ranks that get the object."""
+    if isinstance(thing, HandleRows):
+        rows = rows_of(task, thing)
+        if isinstance(rows, SparseRows):
+            return HostMatrix(rows).as_given.copy()
         whole = np.empty((rows.n_samples, rows.n_features), rows.dtype)
         for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
             whole[first:last] = kernels_for(rows).consecutive(rows, first, last)
-        return whole.reshape(-1, *thing["shape"][1:])
-    if "rows" in thing:
-        source, (_, *shape) = thing["rows"], thing["shape"]
-        first, last = source["bounds"][number : number + 2]
-        with SharedBlock.open(source["parts"][number], writable=True) as block:
-            return block.array((last - first, *shape), source["dtype"])  # which has it to itself
-    buffers = [bytearray(b) if isinstance(b, bytes) else array_of(b).copy() for b in thing["buffers"]]
+        return whole.reshape(-1, *thing.shape[1:])
+    if isinstance(thing, SharedRows):
+        first, last = thing.bounds[number : number + 2]
+        with SharedBlock.open(thing.paths[number], writable=True) as block:
+            return block.array((last - first, *thing.shape[1:]), thing.dtype)  # which has it to itself
+    buffers = [bytearray(b) if isinstance(b, bytes) else b.open().copy() for b in thing["buffers"]]
     return pickle.loads(thing["pickle"], buffers=buffers)

@@ -12,7 +12,7 @@ import operator
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
@@ -26,12 +26,13 @@ __all__ = ["children_end_here"]
 
 #: In the command lines of the resource trackers of Python and of joblib.
 _TRACKER = b".resource_tracker import main"
+_SETSID = 15  # position of fork_exec's argument that has the child begin a session
 _KEPT = ("Get_name", "Get_rank", "Get_size")  # of a communicator: they send nothing
 
 
 @contextlib.contextmanager
 def children_end_here(traceback_of: Callable[[BaseException], str]) -> Iterator[None]:
-    """A context that only this process leaves: a child that was forked in it ends at its end.
+    """Open a context that only this process leaves: a child that was forked in it ends at its end.
 
     The child would otherwise go on as a second engine of the same rank.
 
@@ -54,7 +55,7 @@ def children_end_here(traceback_of: Callable[[BaseException], str]) -> Iterator[
 
 
 def _status(error: BaseException, traceback_of: Callable[[BaseException], str]) -> int:
-    """The exit status of a child, as Python's interpreter has it; prints the error."""
+    """Return the exit status of a child, as Python's interpreter has it; prints the error."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return error.code or 0
     print(error.code if isinstance(error, SystemExit) else traceback_of(error).rstrip(), file=sys.stderr)
@@ -64,7 +65,7 @@ def _status(error: BaseException, traceback_of: Callable[[BaseException], str]) 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     """Return a method `name` of a communicator for a child process."""
 
-    def refuse(*_: Any, **__: Any) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise RuntimeError(
             f"{name} was called in a child process of this rank: only the rank itself can communicate with other "
             "ranks; give it the result, such as by multiprocessing.Queue, and send it from there"
@@ -81,7 +82,7 @@ def _silence_communicators() -> None:
                 setattr(kind, name, _refusing(name))
 
 
-def _reduced(pickler: Any, thing: Any) -> Any:
+def _reduced(pickler: ForkingPickler, thing: object) -> Any:
     """Reduce functions and classes of a cell or of a notebook, which a child process cannot import."""
     if not isinstance(thing, (types.FunctionType, type)) or thing.__module__ != "__main__":
         return NotImplemented
@@ -116,14 +117,13 @@ def _apart(fork_exec: Callable[..., int]) -> Callable[..., int]:
     """Return `fork_exec` with which the programs that remove shared memory begin a session of their own.
 
     They end by themselves after a rank has ended. MPI's launcher kills a rank with its group of processes, and would
-    kill them, too.
+    kill them, too: therefore each is in its session before it runs its first line.
     """
 
-    def call(arguments: Sequence[bytes | str], *rest: Any) -> int:
-        *words, code = map(os.fsencode, arguments)
-        if _TRACKER in code:
-            arguments = [*words, b"import os; os.setsid(); " + code]
-        return fork_exec(arguments, *rest)
+    def call(*arguments: Any) -> int:
+        if _TRACKER in os.fsencode(arguments[0][-1]):
+            arguments = (*arguments[:_SETSID], True, *arguments[_SETSID + 1 :])
+        return fork_exec(*arguments)
 
     return call
 

@@ -25,7 +25,9 @@ class _Profiling:
         self._queues: dict[Any, dpctl.SyclQueue] = {}
         self._known: dict[Any, dpctl.SyclQueue] = {}  # dpctl makes a queue to find the context of a device
 
-    def get_or_create(self, key: Any) -> tuple[dpctl.SyclQueue, bool]:
+    def get_or_create(
+        self, key: dpctl.SyclDevice | tuple[dpctl.SyclContext, dpctl.SyclDevice]
+    ) -> tuple[dpctl.SyclQueue, bool]:
         """Return the queue of a device, or of a context and a device, and whether dpctl has made it just now."""
         if key in self._known:
             return self._known[key], False

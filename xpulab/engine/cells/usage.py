@@ -11,13 +11,17 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dpctl
 from mpi4py import MPI
 
 from xpulab.engine import interruptible
-from xpulab.engine.meeting import nbytes_of
+from xpulab.engine.large_collectives import nbytes_of
+from xpulab.sharing.answers import Measured, UsersResult
+
+if TYPE_CHECKING:
+    import dpctl.program
 
 __all__ = ["measured", "pickled", "queue_of"]
 
@@ -32,13 +36,13 @@ class _Usage:
 
     Attributes
     ----------
-    activities : dict of (kind, name) to [count, bytes or None, seconds]
+    activities : dict of (kind, name) to (count, bytes or None, seconds)
     collectives : dict of (name, rank, rank ...) to (moments entered, moments left)
         The ranks are those in MPI.COMM_WORLD that take part.
     """
 
     def __init__(self) -> None:
-        self.activities: dict[tuple[str, str], list[Any]] = {}
+        self.activities: dict[tuple[str, str], tuple[int, int | None, float]] = {}
         self.collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
         self._events: list[tuple[str, str, int | None, dpctl.SyclEvent]] = []
         self._lock = threading.Lock()
@@ -51,7 +55,7 @@ class _Usage:
         self.seconds = time.perf_counter() - self._started
         self._read()
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Measured:
         """Return all measurements, for the notebook."""
         activities = [(*key, *figures) for key, figures in self.activities.items()]
         return {"seconds": self.seconds, "activities": activities, "collectives": self.collectives}
@@ -68,7 +72,7 @@ class _Usage:
         if getattr(self._here, "inside", False):
             self._here.pickled[kind] += nbytes
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: object) -> Any:
         """Call a method of MPI, and measure it. Methods that it calls count as a part of it."""
         here = self._here
         if getattr(here, "inside", False):
@@ -97,31 +101,30 @@ class _Usage:
 
     def _add(self, kind: str, name: str, nbytes: int | None, seconds: float) -> None:
         with self._lock:
-            figures = self.activities.setdefault((kind, name), [0, None, 0.0])
-            figures[0] += 1
-            figures[1] = None if nbytes is None else (figures[1] or 0) + nbytes
-            figures[2] += seconds
+            count, before, spent = self.activities.get((kind, name), (0, None, 0.0))
+            whole = None if nbytes is None else (before or 0) + nbytes
+            self.activities[kind, name] = count + 1, whole, spent + seconds
 
 
 class _Queue(dpctl.SyclQueue):
     """A user's queue whose events are measured."""
 
-    def submit(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, kernel: dpctl.program.SyclKernel, *args: object, **kwargs: object) -> Any:
         """As dpctl's."""
         event = self.submit_async(kernel, *args, **kwargs)
         event.wait()
         return event
 
-    def submit_async(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    def submit_async(self, kernel: dpctl.program.SyclKernel, *args: object, **kwargs: object) -> Any:
         """As dpctl's."""
         event = super().submit_async(kernel, *args, **kwargs)
         return _given("kernel", kernel.get_function_name(), None, event)
 
-    def memcpy(self, dest: Any, src: Any, count: int) -> None:
+    def memcpy(self, dest: object, src: object, count: int) -> None:
         """As dpctl's."""
         _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count)).wait()
 
-    def memcpy_async(self, dest: Any, src: Any, count: int, *args: Any, **kwargs: Any) -> Any:
+    def memcpy_async(self, dest: object, src: object, count: int, *args: object, **kwargs: object) -> Any:
         """As dpctl's."""
         return _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count, *args, **kwargs))
 
@@ -144,9 +147,9 @@ def pickled(kind: str, nbytes: int) -> None:
 
 
 @contextlib.contextmanager
-def measured(wanted: bool) -> Iterator[dict[str, Any]]:
+def measured(wanted: bool) -> Iterator[UsersResult]:
     """Measure the code in the block; at its end the dictionary has the measurements as ``usage``."""
-    found: dict[str, Any] = {}
+    found: UsersResult = {}
     if not wanted:
         yield found
         return
@@ -174,11 +177,11 @@ def _methods(kind: type) -> list[tuple[str, Any]]:
     ]
 
 
-def _timed(usage: _Usage, name: str, method: Any) -> Any:
+def _timed(usage: _Usage, name: str, method: Callable[..., Any] | classmethod[Any, Any, Any]) -> Any:
     function = method.__func__ if isinstance(method, classmethod) else method
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         return usage.call(name, function, *args, **kwargs)
 
     return classmethod(call) if isinstance(method, classmethod) else call

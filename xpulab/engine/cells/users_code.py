@@ -11,17 +11,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from xpulab.engine.cells.advice import advice
 from xpulab.engine.cells.forks import children_end_here
 from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import queue_of
 from xpulab.engine.comm import PeerFailed
-from xpulab.engine.engine import Task, users_code
+from xpulab.engine.engine import Task
 from xpulab.engine.interruptible import Intracomm
-from xpulab.engine.waiting import cause_of, watched_by
+from xpulab.engine.waiting import cause_of, users_code, watched_by
+from xpulab.exceptions import error_fields
+from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.transcript import Writer
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = ["Here", "answer_of"]
 
@@ -46,7 +51,7 @@ class Here:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.comm: Intracomm = task.engine.communicator(range(task.comm.size))
+        self.comm: Intracomm = task.engine.communicators.of(range(task.comm.size))
         self.rank, self.size = task.comm.rank, task.comm.size
         self.queue = queue_of(shared_queue(task.device.queue.sycl_device))
 
@@ -54,7 +59,7 @@ class Here:
         return getattr(self.task, name)
 
 
-def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> UsersResult:
     """Run a user's code.
 
     Parameters
@@ -63,15 +68,14 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
     transcript : str
         File for the output of the code, and for its exception.
     code : callable
-        Runs the code, and returns a dict with further keys for the answer.
+        Runs the code, and returns further keys for the answer.
 
     Returns
     -------
-    dict
-        ``outcome`` ("ok", "error", "interrupted" or "peer failed"); ``omitted``, the number of printed characters that
-        were not kept; ``error`` (type, message, traceback) if the code raised an exception; and the keys from `code`.
+    UsersResult
+        With ``outcome``, ``error``, ``omitted``, and the keys from `code`.
     """
-    answer: dict[str, Any] = {"outcome": "ok", "error": None}
+    answer: UsersResult = {"outcome": "ok", "error": None}
     assert task.engine.torchrun is not None
     task.engine.torchrun.tell(task.ranks, (task.client, task.number))
     with _captured(task, transcript) as printed:
@@ -90,10 +94,11 @@ def answer_of(task: Task, transcript: str, code: Callable[[], dict[str, Any]]) -
             answer["outcome"] = "peer failed"
         except KeyboardInterrupt as interrupt:
             task.raised()
-            answer.update(outcome="interrupted", error=_error_fields(interrupt))
+            answer["outcome"], answer["error"] = "interrupted", _error_fields(interrupt)
         except BaseException as error:
-            answer.update(outcome="error", error=_error_fields(error))
-            printed.raised(answer["error"]["traceback"])
+            fields = _error_fields(error)
+            answer["outcome"], answer["error"] = "error", fields
+            printed.raised(fields["traceback"])
             task.raised()
     task.engine.record["ended"] = task.number
     return {**answer, "omitted": printed.omitted}
@@ -107,7 +112,7 @@ class _NoKeyboard(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise EOFError(
             "an engine has no keyboard, so input() and breakpoint() cannot work here: ask in the notebook, and "
             "send the answer to the engines"
@@ -148,9 +153,7 @@ def _captured(task: Task, path: str) -> Iterator[Writer]:
 def _error_fields(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of an error. The traceback begins in the user's code, and ends with advice."""
     return {
-        "type": type(error).__name__,
-        "module": type(error).__module__,
-        "message": str(error),
+        **error_fields(error),
         "traceback": _traceback(error) + advice(error),
         "at": _place(_users_part(error)),
     }
@@ -167,7 +170,7 @@ def _users_part(error: BaseException) -> Any:
     return trace
 
 
-def _place(trace: Any) -> str:
+def _place(trace: TracebackType | None) -> str:
     """Say where an interrupt occurred in the user's cell or file, such as ``"line 3: comm.recv()"``."""
     frames = traceback.extract_tb(trace)
     mine = [frame for frame in frames if frame.filename == frames[0].filename]

@@ -1,1 +1,1 @@
-"""PyTorch on the ranks: the process group, the loop of a cell, and Horovod's words. Only these modules import torch."""
+"""PyTorch on the ranks: the process group, the loop of a cell, Horovod's functions. Only these modules import it."""

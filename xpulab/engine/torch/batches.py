@@ -25,7 +25,7 @@ class Batches:
         As one process would use it: its sampler, its size of batches, its function that makes batches.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: object) -> None:
         if not isinstance(loader, DataLoader) or loader.batch_sampler is None:
             raise UsageError(
                 f"received a {type(loader).__name__} as iterator; expected a torch.utils.data.DataLoader that makes "
@@ -65,7 +65,7 @@ class Batches:
             return self.loader.collate_fn(dataset.__getitems__(list(rows)))
         return self.loader.collate_fn([dataset[row] for row in rows])
 
-    def _at_once(self, dataset: Any, rows: Sequence[int]) -> Any:
+    def _at_once(self, dataset: torch.utils.data.Dataset, rows: Sequence[int]) -> Any:
         """Return the batch of rows of arrays; None for any other dataset. Row by row takes ten times as long."""
         places = np.asarray(rows)
         while type(dataset) is Subset:
@@ -76,5 +76,5 @@ class Batches:
         return [torch.from_numpy(np.asarray(part[places])) for part in (dataset.X, dataset.y)]
 
 
-def _numbers(array: Any) -> bool:
+def _numbers(array: object) -> bool:
     return isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.ndim > 0

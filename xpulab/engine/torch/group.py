@@ -20,8 +20,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.interruptible import WORLD, Intracomm
-from xpulab.engine.torch.line import Line, Steps, Work
+from xpulab.engine.interruptible import WORLD
+from xpulab.engine.torch.collective_queue import Steps, Work
+from xpulab.engine.torch.connections import connection
 from xpulab.engine.torch.tensors import bytes_of, combined, on_host, operation
 
 __all__ = ["NAME", "ProcessGroup", "reachable", "register"]
@@ -40,35 +41,6 @@ _NAMES = (
 
 _Part = tuple[int, np.ndarray]  # a rank, and bytes for it or from it
 _Waits = Generator[Sequence[MPI.Request], None, None]
-
-
-class _Connection:
-    """The communicators of some ranks, and the line of their collectives."""
-
-    def __init__(self, base: MPI.Intracomm) -> None:
-        self.base = base
-        self.comm, self.pairs = base.Dup(), base.Dup()
-        self.line = Line()
-        self.numbers = itertools.count()
-
-
-_connections: dict[tuple[int, ...], _Connection] = {}
-
-
-def _connection(ranks: tuple[int, ...]) -> _Connection:
-    """Return the connection of these ranks. Groups of the same ranks share it.
-
-    A rank may make its group anew when others do not, such as after a cell on some of the ranks. The communicators,
-    which all ranks make together, therefore do not belong to a group.
-    """
-    engine, known = this_engine(), _connections.get(ranks)
-    if engine is not None:
-        base: MPI.Intracomm = engine.communicator(ranks)
-    else:
-        base = known.base if known is not None else Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
-    if known is None or known.base is not base:
-        _connections[ranks] = known = _Connection(base)
-    return known
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -113,19 +85,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _connect(self) -> None:
         """Take the communicators of these ranks: new ones after a failure. All ranks call this together."""
-        here = _connection(self._ranks)
-        self._comm, self._pairs, self._line, self._numbers = here.comm, here.pairs, here.line, here.numbers
+        here = connection(self._ranks)
+        self._comm, self._pairs, self._queue, self._numbers = here.comm, here.pairs, here.queue, here.numbers
 
-    def _start_coalescing(self, device: Any) -> None:
+    def _start_coalescing(self, device: torch.device) -> None:
         """Do nothing: calls within `_coalescing_manager` begin one after the other."""
 
-    def _end_coalescing(self, device: Any) -> Work:
+    def _end_coalescing(self, device: torch.device) -> Work:
         """Return a message that has ended, because the calls return works of their own."""
         return Work(iter(()), [])
 
     # Collectives, under the names that PyTorch calls.
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+    def broadcast(self, tensors: list[torch.Tensor], opts: dist.BroadcastOptions) -> Work:
         """Send the tensor of rank ``opts.rootRank`` to all ranks."""
         (tensor,), root = tensors, opts.rootRank
         host = on_host(tensor)
@@ -136,7 +108,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._issue("broadcast", tensors, steps, opts, host.nbytes, root)
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+    def allreduce(self, tensors: list[torch.Tensor], opts: dist.AllreduceOptions) -> Work:
         """Reduce tensors over the ranks; all ranks get the result."""
         hosts = [on_host(tensor) for tensor in tensors]
         kind = operation(opts.reduceOp, hosts[0].dtype)
@@ -152,7 +124,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+    def reduce(self, tensors: list[torch.Tensor], opts: dist.ReduceOptions) -> Work:
         """Reduce a tensor over the ranks; only rank ``opts.rootRank`` gets the result."""
         (tensor,), root = tensors, opts.rootRank
         whole = on_host(tensor).view(-1)
@@ -174,7 +146,9 @@ class ProcessGroup(dist.ProcessGroup):
             "reduce", tensors, steps, opts, whole.nbytes, root, int(kind), _DTYPES.index(str(whole.dtype))
         )
 
-    def allgather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor], opts: Any) -> Work:
+    def allgather(
+        self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor], opts: dist.AllgatherOptions
+    ) -> Work:
         """Collect the tensors of all ranks on all ranks."""
         pairs = list(zip(output_tensors, input_tensors, strict=True))
         sources = [on_host(tensor) for tensor in input_tensors]
@@ -187,18 +161,18 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue("allgather", flat, steps, opts, sum(source.nbytes for source in sources))
 
     def allgather_coalesced(
-        self, output_lists: list[list[torch.Tensor]], input_list: list[torch.Tensor], opts: Any
+        self, output_lists: list[list[torch.Tensor]], input_list: list[torch.Tensor], opts: dist.AllgatherOptions
     ) -> Work:
         """Collect several tensors of all ranks on all ranks."""
         by_input = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_input if len(by_input) == len(input_list) else output_lists, input_list, opts)
 
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: dist.AllgatherOptions) -> Work:
         """Collect the tensors of all ranks in one tensor on all ranks."""
         return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def allgather_into_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: dist.AllgatherOptions
     ) -> Work:
         """Collect the tensors of all ranks in one tensor on all ranks, for several tensors."""
         sources = [on_host(tensor) for tensor in inputs]
@@ -213,7 +187,9 @@ class ProcessGroup(dist.ProcessGroup):
             _require_size(output, source.numel() * self._size, "all_gather_into_tensor")
         return self._issue("allgather", outputs, steps, opts, sum(source.nbytes for source in sources))
 
-    def gather(self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor], opts: Any) -> Work:
+    def gather(
+        self, output_tensors: list[list[torch.Tensor]], input_tensors: list[torch.Tensor], opts: dist.GatherOptions
+    ) -> Work:
         """Collect the tensors of all ranks on rank ``opts.rootRank``."""
         (source,), root = [on_host(tensor) for tensor in input_tensors], opts.rootRank
         outputs = output_tensors[0] if output_tensors else []
@@ -230,7 +206,9 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._issue("gather", outputs, steps, opts, source.nbytes, root)
 
-    def scatter(self, output_tensors: list[torch.Tensor], input_tensors: list[list[torch.Tensor]], opts: Any) -> Work:
+    def scatter(
+        self, output_tensors: list[torch.Tensor], input_tensors: list[list[torch.Tensor]], opts: dist.ScatterOptions
+    ) -> Work:
         """Send a tensor of rank ``opts.rootRank`` to each rank."""
         (output,), root = output_tensors, opts.rootRank
         sources = [on_host(tensor) for tensor in input_tensors[0]] if input_tensors else []
@@ -247,26 +225,31 @@ class ProcessGroup(dist.ProcessGroup):
         return self._issue("scatter", output_tensors, steps, opts, output.nbytes, root)
 
     def reduce_scatter(
-        self, output_tensors: list[torch.Tensor], input_tensors: list[list[torch.Tensor]], opts: Any
+        self,
+        output_tensors: list[torch.Tensor],
+        input_tensors: list[list[torch.Tensor]],
+        opts: dist.ReduceScatterOptions,
     ) -> Work:
         """Reduce a list of tensors over the ranks; each rank gets the tensor with its number."""
         (output,), (inputs,) = output_tensors, input_tensors
         parts = [on_host(tensor).view(-1) for tensor in inputs]
         return self._reduce_scattered([output], [parts], opts)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: dist.ReduceScatterOptions) -> Work:
         """Reduce a tensor over the ranks; each rank gets the part with its number."""
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: dist.ReduceScatterOptions
     ) -> Work:
         """Reduce tensors over the ranks; each rank gets the parts with its number."""
         for output, source in zip(outputs, inputs, strict=True):
             _require_size(source, output.numel() * self._size, "reduce_scatter_tensor")
         return self._reduce_scattered(outputs, [list(on_host(t).view(-1).chunk(self._size)) for t in inputs], opts)
 
-    def alltoall(self, output_tensors: list[torch.Tensor], input_tensors: list[torch.Tensor], opts: Any) -> Work:
+    def alltoall(
+        self, output_tensors: list[torch.Tensor], input_tensors: list[torch.Tensor], opts: dist.AllToAllOptions
+    ) -> Work:
         """Send a tensor to each rank, and receive one from each rank."""
         sources = [on_host(tensor) for tensor in input_tensors]
 
@@ -285,7 +268,7 @@ class ProcessGroup(dist.ProcessGroup):
         input: torch.Tensor,
         output_split_sizes: list[int],
         input_split_sizes: list[int],
-        opts: Any,
+        opts: dist.AllToAllOptions,
     ) -> Work:
         """Send rows of a tensor to each rank, and receive rows from each rank."""
         sources = [part.contiguous() for part in self._split(on_host(input), input_split_sizes)]
@@ -299,7 +282,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._issue("alltoall", [output], steps, opts)
 
-    def barrier(self, opts: Any = None) -> Work:
+    def barrier(self, opts: dist.BarrierOptions | None = None) -> Work:
         """Wait until all ranks have called this."""
         return self._issue("barrier", [], lambda tag: iter(()), opts)
 
@@ -352,11 +335,11 @@ class ProcessGroup(dist.ProcessGroup):
         name: str,
         tensors: list[torch.Tensor],
         steps: Callable[[int], Steps],
-        opts: Any,
+        opts: object,
         nbytes: int = 0,
         *facts: int,
     ) -> Work:
-        """Add a collective to the line, behind the comparison of the ranks' calls."""
+        """Add a collective to the queue, after the comparison of the ranks' calls."""
         self._connect()
         number = next(self._numbers)
         call = np.array([_NAMES.index(name), number, nbytes, *facts, *[0] * (3 - len(facts))], np.int64)
@@ -365,8 +348,8 @@ class ProcessGroup(dist.ProcessGroup):
             yield from self._compared(call)
             yield from steps(number % _TAGS)
 
-        work = Work(all_steps(), tensors, self._line)
-        self._line.add(work, in_background=getattr(opts, "asyncOp", True))
+        work = Work(all_steps(), tensors, self._queue)
+        self._queue.add(work, in_background=getattr(opts, "asyncOp", True))
         return work
 
     def _compared(self, call: np.ndarray) -> _Waits:
@@ -381,7 +364,7 @@ class ProcessGroup(dist.ProcessGroup):
                 "needs the same number of batches on every rank, and every rank must use the same parameters"
             )
 
-    def _allreduced(self, whole: torch.Tensor, kind: Any, tag: int) -> _Waits:
+    def _allreduced(self, whole: torch.Tensor, kind: dist.ReduceOp.RedOpType, tag: int) -> _Waits:
         """Reduce a flat tensor in place."""
         if whole.nbytes <= _FEW:
             every = torch.empty((self._size, whole.numel()), dtype=whole.dtype)
@@ -401,16 +384,18 @@ class ProcessGroup(dist.ProcessGroup):
         yield from self._exchanged([(rank, mine) for rank, _ in self._others(parts)], self._others(parts), tag)
 
     def _reduced(
-        self, parts: Sequence[torch.Tensor], kind: Any, tag: int, out: torch.Tensor | None = None
+        self, parts: Sequence[torch.Tensor], kind: dist.ReduceOp.RedOpType, tag: int, out: torch.Tensor | None = None
     ) -> Generator[Sequence[MPI.Request], None, torch.Tensor]:
         """Return the reduction of the part with this rank's number."""
         own = parts[self._rank]
-        found = self._line.memory(own.numel() * self._size, own.dtype).view(self._size, -1)
+        found = self._queue.memory(own.numel() * self._size, own.dtype).view(self._size, -1)
         every = [own if rank == self._rank else found[rank].view(own.shape) for rank in range(self._size)]
         yield from self._exchanged(self._others(parts), self._others(every), tag)
         return combined(every, kind, out)
 
-    def _reduce_scattered(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
+    def _reduce_scattered(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: dist.ReduceScatterOptions
+    ) -> Work:
         kind = operation(opts.reduceOp, inputs[0][0].dtype)
 
         def steps(tag: int) -> Steps:
@@ -484,7 +469,7 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _created, extended_api=True, devices=["cpu", "cuda", "xpu"])
 
 
-def _created(options: Any, _: Any) -> ProcessGroup:
+def _created(options: Any, _: object) -> ProcessGroup:
     """Return the group that ``init_process_group`` or ``new_group`` asks for."""
     members = list(options.global_ranks_in_group)
     if members:  # as numbers of the ranks of the default group

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from xpulab.engine.torch.line import PATIENCE
+from xpulab.engine.torch.collective_queue import PATIENCE
 from xpulab.engine.torch.setting import init
 from xpulab.exceptions import UsageError
 
@@ -32,7 +32,7 @@ class Loader(DataLoader):
         The device of the batches.
     """
 
-    def __init__(self, dataset: Any, device: torch.device, **options: Any) -> None:
+    def __init__(self, dataset: Dataset, device: torch.device, **options: object) -> None:
         super().__init__(dataset, **options)
         self.device = device
         self._stop: _Stop | None = None
@@ -108,7 +108,7 @@ def prepare(
     backend: str | None = None,
     device: str | None = None,
     ddp: dict[str, Any] | None = None,
-    **loading: Any,
+    **loading: object,
 ) -> tuple[torch.nn.Module, Loader]:
     """Put a model on all ranks that run this code, and give each of them its part of a dataset.
 
@@ -229,7 +229,7 @@ def _agreeing(loader: Loader, stop: _Stop) -> Iterator[None]:
         loader._stop = None
 
 
-def _check(dataset: Any, batch_size: int) -> None:
+def _check(dataset: Dataset, batch_size: int) -> None:
     """Raise the same error on all ranks if the dataset or the size of its batches cannot be used."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise UsageError(
@@ -247,7 +247,7 @@ def _check(dataset: Any, batch_size: int) -> None:
         raise UsageError("received a dataset without rows; expected at least one row")
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _moved(batch: object, device: torch.device) -> Any:
     """Return a batch whose tensors are on this device."""
     if device.type == "cpu":
         return batch

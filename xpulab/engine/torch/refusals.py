@@ -26,7 +26,7 @@ _LIBRARIES = (
 
 
 @contextlib.contextmanager
-def of_module(module: torch.nn.Module, batch: Any) -> Iterator[None]:
+def of_module(module: torch.nn.Module, batch: object) -> Iterator[None]:
     """Raise a `UsageError` of five lines in place of an error of a module that computes the output for a batch."""
     try:
         yield
@@ -43,7 +43,7 @@ def of_module(module: torch.nn.Module, batch: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def of_criterion(criterion: Any, output: Any, y: Any) -> Iterator[None]:
+def of_criterion(criterion: object, output: object, y: object) -> Iterator[None]:
     """Raise a `UsageError` of five lines in place of an error of a criterion that computes a loss."""
     try:
         yield
@@ -89,7 +89,7 @@ def _line(error: Exception) -> str:
     return f"called in {mine[-1].name}, line {mine[-1].lineno}{source}"
 
 
-def _first_line(thing: Any) -> str:
+def _first_line(thing: object) -> str:
     """Return the description of a layer; the name of its class alone if it consists of layers."""
     described = repr(thing)
     return type(thing).__name__ if "\n" in described else described

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from xpulab.engine.torchrun import Torchrun, here
 from xpulab.engine.waiting import poll
-from xpulab.sharing.torchrun import Torchrun, here
 
 __all__ = ["prepare"]
 
@@ -127,7 +127,7 @@ def _next(torchrun: Torchrun) -> str:
     return "/".join(map(str, (*torchrun.ranks, *_turn[0], _turn[1])))
 
 
-def _note_end(store: Any) -> None:
+def _note_end(store: dist.Store) -> None:
     """Have the first rank of a script end after the other ranks, which may still read the store."""
     store.add("began", 1)
 

@@ -6,15 +6,18 @@ import copy
 import random
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from xpulab.engine.helper import SentCheckpoint
+from xpulab.engine.hosts.helper import SentCheckpoint
 from xpulab.sharing.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import skorch
 
 __all__ = ["Saves", "moved", "set_randoms"]
 
@@ -58,14 +61,14 @@ class Saves:
             np.random.seed(seed % 2**32)  # noqa: NPY002 -- a user's dataset may use it
             random.seed(seed)
 
-    def state(self, net: Any) -> dict[str, Any]:
+    def state(self, net: skorch.NeuralNet) -> dict[str, Any]:
         """Return the state. All ranks call this together; rank 0 gets the net, too."""
         randoms: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(randoms, randoms_now())
         state = {"run": 0, "iteration": self.place["epoch"], "place": dict(self.place), "randoms": randoms}
         return {**state, "net": packed_net(net)} if dist.get_rank() == 0 else state
 
-    def keep(self, net: Any) -> None:
+    def keep(self, net: skorch.NeuralNet) -> None:
         """Keep the state. All ranks call this together."""
         state = self.state(net)
         if self._checkpoint is not None:
@@ -82,7 +85,7 @@ class Saves:
 _OURS = ("_task", "_setting", "_saves", "_ddp", "_trained", "_gathers", "_share", "_weight", "_began", "_rows")
 
 
-def packed_net(net: Any) -> bytes:
+def packed_net(net: skorch.NeuralNet) -> bytes:
     """Return the attributes of a net, on the CPU, for the notebook."""
     kept = {
         name: value
@@ -95,7 +98,9 @@ def packed_net(net: Any) -> bytes:
     return cloudpickle.dumps(kept)
 
 
-def moved(module: Any, criterion: Any, optimizer: Any, device: Any) -> None:
+def moved(
+    module: torch.nn.Module, criterion: object, optimizer: torch.optim.Optimizer | None, device: torch.device
+) -> None:
     """Move the parts of a net to a device."""
     module.to(device)
     if isinstance(criterion, torch.nn.Module):

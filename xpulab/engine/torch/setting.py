@@ -14,7 +14,7 @@ from xpulab.engine.engine import this_engine
 from xpulab.engine.interruptible import WORLD
 from xpulab.engine.torch.choice import Choice, Found, chosen
 from xpulab.engine.torch.group import NAME, reachable, register
-from xpulab.sharing.torchrun import INTERFACE, Port, address_of
+from xpulab.engine.torchrun import INTERFACE, Port, address_of
 
 __all__ = ["Setting", "found", "init"]
 
@@ -109,13 +109,13 @@ def _choice(ranks: list[int], backend: str | None, device: str | None) -> Choice
     leaders = engine.host.leaders
     mine = [rank for rank in ranks if leaders[rank] == leaders[engine.rank]]
     place = mine.index(engine.rank), len(mine)
-    return chosen(about["backend"], about["device_type"], found(), len(ranks), place, device, backend)
+    return chosen(about.backend, about.device_type, found(), len(ranks), place, device, backend)
 
 
 def _store(ranks: list[int], rank: int) -> Any:
     """Return the store of PyTorch's own process groups. Rank 0 listens on the cluster's address, at a free port."""
     engine = this_engine()
-    comm = engine.communicator(ranks) if engine is not None else WORLD
+    comm = engine.communicators.of(ranks) if engine is not None else WORLD
     if engine is None:
         os.environ.setdefault(INTERFACE, "lo")  # engines have the interface of their cluster
     port = Port(address_of(os.environ.get(INTERFACE, ""))) if rank == 0 else None

@@ -6,7 +6,8 @@ import importlib
 import time
 from typing import Any
 
-from xpulab.engine.engine import Task, task
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 
 __all__ = ["METRICS"]
 
@@ -15,12 +16,12 @@ METRICS = ("train_loss", "valid_loss", "valid_acc", "rows_per_s")
 
 
 @task("NeuralNet.fit", metrics=METRICS)
-def _fit(task: Task, **arguments: Any) -> dict[str, Any]:
+def _fit(task: Task, **arguments: object) -> dict[str, Any]:
     return _run("fit", task, arguments)
 
 
 @task("NeuralNet.forward")
-def _forward(task: Task, **arguments: Any) -> dict[str, Any]:
+def _forward(task: Task, **arguments: object) -> dict[str, Any]:
     return _run("forward", task, arguments)
 
 

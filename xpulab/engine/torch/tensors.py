@@ -75,7 +75,7 @@ def bytes_of(tensor: torch.Tensor) -> np.ndarray:
     return np.asarray(_Memory(tensor.detach())) if tensor.nbytes else np.empty(0, np.uint8)
 
 
-def operation(reduce_op: Any, dtype: torch.dtype) -> Any:
+def operation(reduce_op: dist.ReduceOp | dist.ReduceOp.RedOpType, dtype: torch.dtype) -> Any:
     """Return the kind of a reduction, such as ``dist.ReduceOp.SUM``, if it is defined for this dtype.
 
     Parameters
@@ -107,7 +107,9 @@ def operation(reduce_op: Any, dtype: torch.dtype) -> Any:
     return kind
 
 
-def combined(parts: Sequence[torch.Tensor], kind: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def combined(
+    parts: Sequence[torch.Tensor], kind: dist.ReduceOp.RedOpType, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """Reduce tensors of one shape and dtype in their order, which is that of the ranks.
 
     Numbers of 16 bits are added and multiplied in float32, and rounded once.

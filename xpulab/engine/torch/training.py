@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -18,16 +18,21 @@ from skorch.dataset import unpack_data
 from skorch.utils import to_device
 from torch.nn.parallel import DistributedDataParallel
 
-from xpulab.engine.dataset import array_of
-from xpulab.engine.engine import Interrupted, Task
-from xpulab.engine.files import file_rows
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.engine import Task
+from xpulab.engine.host_arrays import rows_of_all
 from xpulab.engine.torch.batches import Batches
+from xpulab.engine.torch.horovod import allgather
 from xpulab.engine.torch.refusals import of_criterion, of_module
 from xpulab.engine.torch.saves import Saves, moved, set_randoms
 from xpulab.engine.torch.setting import init
-from xpulab.engine.torch.words import allgather
 from xpulab.engine.waiting import cause_of, watched_by
 from xpulab.exceptions import UsageError
+from xpulab.sharing.sources import SharedArray, Source
+from xpulab.sources.mapped import MappedFile
+
+if TYPE_CHECKING:
+    from xpulab.engine.torch.setting import Setting
 
 __all__ = ["fit", "forward"]
 
@@ -54,7 +59,7 @@ class RankNet:
     forward_seconds: float
     backward_seconds: float
 
-    def _begin(self, task: Task, setting: Any, saves: Saves) -> None:
+    def _begin(self, task: Task, setting: Setting, saves: Saves) -> None:
         here = vars(self)
         here.update(_task=task, _setting=setting, _saves=saves, _ddp=None, _trained=None, _gathers=False)
         here.update(_rows=0, forward_seconds=0.0, backward_seconds=0.0, _began=time.perf_counter())
@@ -65,7 +70,7 @@ class RankNet:
 
     # The loop.
 
-    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> Any:
+    def fit_loop(self, X: object, y: object = None, epochs: int | None = None, **fit_params: object) -> Any:
         """Train as skorch does, from the place at which the state of the net was kept."""
         net: Any = self
         net.check_data(X, y)
@@ -138,7 +143,7 @@ class RankNet:
             net.notify("on_batch_end", batch=batch, training=False, **{**found, "loss": part})
         net.history.record("valid_batch_count", len(drawn))
 
-    def _global(self, batch: Any, found: dict[str, Any], n: int) -> tuple[Any, dict[str, Any]]:
+    def _global(self, batch: object, found: dict[str, Any], n: int) -> tuple[Any, dict[str, Any]]:
         """Return a batch and a result with the targets and predictions of all ranks, for scores."""
         X, y = unpack_data(batch)
         return (X, _joined(y, n)), {**found, "y_pred": _joined(found["y_pred"], n)}
@@ -153,6 +158,7 @@ class RankNet:
             speed,
         )
         self._task.show(run=1, iteration=epoch + 1, metrics=metrics)
+        self._task.note_iteration(1, epoch + 1)
         self._saves.history.append((1, epoch + 1, *metrics, time.perf_counter() - self._began))
 
     def _show_passes(self) -> None:
@@ -162,7 +168,7 @@ class RankNet:
 
     # A step.
 
-    def infer(self, x: Any, **fit_params: Any) -> Any:
+    def infer(self, x: object, **fit_params: object) -> Any:
         """Compute the module's output: in a training step by DistributedDataParallel."""
         net: Any = self
         module = net.module_
@@ -174,7 +180,7 @@ class RankNet:
         finally:
             vars(self)["module_"] = module
 
-    def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_loss(self, y_pred: object, y_true: object, *args: object, **kwargs: object) -> Any:
         """Compute the loss."""
         with of_criterion(self.criterion_, y_pred, y_true):  # type: ignore[attr-defined]
             return super().get_loss(y_pred, y_true, *args, **kwargs)  # type: ignore[misc]
@@ -189,7 +195,7 @@ class RankNet:
             vars(self).update(_trained=trained, _ddp=DistributedDataParallel(net.module_))
         return self._ddp
 
-    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+    def train_step_single(self, batch: object, **fit_params: object) -> dict[str, Any]:
         """Compute the loss and the gradients of the whole batch."""
         net: Any = self
         started = time.perf_counter()
@@ -259,7 +265,7 @@ class RankNet:
     #: Predictions for a callback, such as a score without a cache, are computed on each rank as in one process.
     forward_iter = skorch.NeuralNet.forward_iter
 
-    def notify(self, method_name: str, **cb_kwargs: Any) -> None:
+    def notify(self, method_name: str, **cb_kwargs: object) -> None:
         """Call the callbacks as skorch does. Rank 0 alone writes checkpoints; the live view shows what is printed."""
         net: Any = self
         getattr(net, method_name)(net, **cb_kwargs)
@@ -269,16 +275,21 @@ class RankNet:
                 getattr(callback, method_name)(net, **cb_kwargs)
 
 
-def opened(call: bytes, buffers: Sequence[Any]) -> dict[str, Any]:
-    """Return what the notebook has sent. Its large arrays are in shared memory, which is valid during the task."""
-    sent = cloudpickle.loads(call, buffers=[b if isinstance(b, bytes) else array_of(b) for b in buffers])
+def opened(task: Task, call: bytes, buffers: Sequence[bytes | SharedArray]) -> dict[str, Any]:
+    """Return what the notebook has sent. Its large arrays are in shared memory, which is valid during the task.
+
+    The rows of a handle are copied from all ranks into memory of each host.
+    """
+    sent = cloudpickle.loads(call, buffers=[b if isinstance(b, bytes) else b.open() for b in buffers])
     for name in ("X", "y"):
-        if isinstance(sent.get(name), dict) and "file" in sent[name]:
-            sent[name] = file_rows(sent[name])
+        if isinstance(sent.get(name), MappedFile):
+            sent[name] = sent[name].open()
+        elif isinstance(sent.get(name), Source):
+            sent[name] = rows_of_all(task, sent[name])
     return sent
 
 
-def _net(sent: Mapping[str, Any], kept: bytes | None, task: Task, saves: Saves, setting: Any) -> Any:
+def _net(sent: Mapping[str, Any], kept: bytes | None, task: Task, saves: Saves, setting: Setting) -> Any:
     """Return the user's net on this rank, with the attributes of a state, if there is one."""
     kind = type(sent["class"].__name__, (RankNet, sent["class"]), {})
     net: Any = object.__new__(kind)
@@ -328,7 +339,7 @@ def fit(
         task.show(doing="going on")
     with watched_by(task.check_peers):
         try:
-            return _fit(task, opened(call, buffers), epochs, every, init(group, device), resume, checkpoint)
+            return _fit(task, opened(task, call, buffers), epochs, every, init(group, device), resume, checkpoint)
         except RuntimeError as error:
             raise cause_of(error) from None
 
@@ -338,7 +349,7 @@ def _fit(
     sent: dict[str, Any],
     epochs: int,
     every: float,
-    setting: Any,
+    setting: Setting,
     resume: dict[str, Any] | None,
     checkpoint: str | None,
 ) -> dict[str, Any]:
@@ -362,7 +373,7 @@ def _fit(
         saves.close()
 
 
-def _result(task: Task, net: Any, saves: Saves, setting: Any, converged: bool) -> dict[str, Any]:
+def _result(task: Task, net: skorch.NeuralNet, saves: Saves, setting: Setting, converged: bool) -> dict[str, Any]:
     state = saves.state(net)
     result: dict[str, Any] = {
         "rows": net._rows,
@@ -376,7 +387,7 @@ def _result(task: Task, net: Any, saves: Saves, setting: Any, converged: bool) -
     }
     if dist.get_rank() == 0:
         raw = np.frombuffer(cloudpickle.dumps(state), np.uint8)
-        result["state"] = task.given([raw])
+        result["state"] = task.arrays_for_client([raw])
     return result
 
 
@@ -390,7 +401,7 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
     """
     with watched_by(task.check_peers):
         setting = init(group, device)
-        sent = opened(call, buffers)
+        sent = opened(task, call, buffers)
         net = _net(sent, None, task, Saves(None, None, 0.0), setting)
         dataset = net.get_dataset(sent["X"])
         first, last = (len(dataset) * each // setting.size for each in (setting.rank, setting.rank + 1))
@@ -401,10 +412,10 @@ def forward(task: Task, call: bytes, buffers: Sequence[Any], device: str | None,
         task.device.kernel_seconds += (seconds := time.perf_counter() - started)
     raw = np.frombuffer(cloudpickle.dumps(parts), np.uint8)
     passes = float(task.engine.record["passes"][0]), seconds
-    return {"rows": last - first, "passes": passes, "parts": task.given([raw])}
+    return {"rows": last - first, "passes": passes, "parts": task.arrays_for_client([raw])}
 
 
-def _joined(values: Any, n: int) -> Any:
+def _joined(values: object, n: int) -> Any:
     """Return the values of all ranks, of which `n` rows of this rank count."""
     if isinstance(values, tuple | list):
         return type(values)(_joined(value, n) for value in values)

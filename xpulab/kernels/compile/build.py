@@ -177,11 +177,11 @@ def _begin(kernels: Sequence[Kernel]) -> None:
 
     global _compiled
     compiler.renumber()
-    _compiled = lambda place: compiler.compiled(kernels[place])  # noqa: E731
+    _compiled = lambda number: compiler.compiled(kernels[number])  # noqa: E731
 
 
-def _compile(place: int) -> Compiled:
-    return _compiled(place)
+def _compile(number: int) -> Compiled:
+    return _compiled(number)
 
 
 _compiled: Callable[[int], Compiled]
@@ -198,19 +198,14 @@ def _known(path: Path, compiler: str) -> dict[str, Compiled]:
 
 # --- the host's functions
 
-_HOST_SOURCES = (
-    "on_cpu/host_functions.py",
-    "on_cpu/tree_functions.py",
-    "on_cpu/forest_functions.py",
-    "compile/host_compiler.py",
-    "compile/host_vectors.py",
-)
+_HOST_SOURCES = ("on_cpu/*_functions.py", "compile/host_compiler.py", "compile/host_vectors.py")
 
 
 def _host_source() -> str:
     """Return a digest of the source of the host's functions, which their libraries contain, too."""
     folder = Path(__file__).parents[1]
-    return hashlib.sha256(b"".join(Path(folder, name).read_bytes() for name in _HOST_SOURCES)).hexdigest()[:16]
+    paths = (path for pattern in _HOST_SOURCES for path in sorted(folder.glob(pattern)))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def _stale_libraries(levels: Iterable[str] = host.LEVELS) -> Iterator[tuple[Path, bytes]]:

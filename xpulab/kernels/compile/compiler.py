@@ -1,7 +1,7 @@
 """Compiles kernels to SPIR-V with numba-dpex. No other module imports numba-dpex, and engines do not import this one.
 
 xpulab does not use numba-dpex's `call_kernel`: it does not report a failed submission, crashes the process if the
-device's compiler rejects a kernel, compiles a host function for each place that launches a kernel, and takes three
+device's compiler rejects a kernel, compiles a host function for each launch in the source, and takes three
 times as long for a launch.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from types import CellType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dpctl
 import numba_dpex
@@ -38,6 +38,13 @@ from xpulab.kernels.compile.compiler_vectors import multiply_columns, stage_colu
 from xpulab.kernels.language import DeviceFunction, Kernel
 from xpulab.kernels.runtime.catalogue import Compiled
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numba.core.base import BaseContext
+    from numba.core.typing.context import BaseContext as TypingContext
+    from numba.core.typing.templates import Signature
+
 __all__ = ["COMPILER", "compiled", "renumber", "warm_up"]
 
 #: Names and versions of the compiler's packages, for the catalogue.
@@ -45,13 +52,13 @@ COMPILER = ", ".join(f"{name} {version(name)}" for name in ("numba-dpex", "numba
 
 
 @intrinsic(target="spirv")
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+def _fma(typing_context: TypingContext, a: types.Type, b: types.Type, c: types.Type) -> Any:
     return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 @intrinsic(target="spirv")
-def _prefetch(typing_context: Any, array: Any, first: Any, size: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _prefetch(typing_context: TypingContext, array: types.Type, first: types.Type, size: types.Type) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]) -> Any:
         element = {types.float32: "f", types.float64: "d"}[signature.args[0].dtype]
         data = arguments[0]
         if not isinstance(signature.args[0], types.CPointer):
@@ -135,7 +142,7 @@ def _with_meanings(function: Callable[..., Any]) -> FunctionType:
     return FunctionType(code, names, function.__name__, function.__defaults__, closure)
 
 
-def _meaning(value: Any) -> Any:
+def _meaning(value: object) -> Any:
     if isinstance(value, DeviceFunction):
         return _device_function(value)
     return _MEANINGS.get(value, value) if isinstance(value, FunctionType) else value

@@ -26,29 +26,29 @@ class _Vectors:
     def __init__(self, builder: ir.IRBuilder, size: int) -> None:
         self.builder, self.size = builder, size
 
-    def load(self, data: ir.Value, place: ir.Value) -> ir.Value:
-        """The elements from `place` on."""
-        return self.builder.load(self._address(data, place), align=_bytes(data.type.pointee))
+    def load(self, data: ir.Value, offset: ir.Value) -> ir.Value:
+        """Return the elements from `offset` on."""
+        return self.builder.load(self._address(data, offset), align=_bytes(data.type.pointee))
 
-    def store(self, vector: ir.Value, data: ir.Value, place: ir.Value) -> None:
-        """Write the elements from `place` on."""
-        self.builder.store(vector, self._address(data, place), align=_bytes(data.type.pointee))
+    def store(self, vector: ir.Value, data: ir.Value, offset: ir.Value) -> None:
+        """Write the elements from `offset` on."""
+        self.builder.store(vector, self._address(data, offset), align=_bytes(data.type.pointee))
 
-    def _address(self, data: ir.Value, place: ir.Value) -> ir.Value:
+    def _address(self, data: ir.Value, offset: ir.Value) -> ir.Value:
         vectors = ir.VectorType(data.type.pointee, self.size).as_pointer(_GLOBAL)
-        return self.builder.bitcast(self.builder.gep(data, [place]), vectors)
+        return self.builder.bitcast(self.builder.gep(data, [offset]), vectors)
 
     def splat(self, value: ir.Value) -> ir.Value:
-        """A vector whose elements all have this value."""
+        """Return a vector whose elements all have this value."""
         none = ir.Constant(ir.VectorType(value.type, self.size), ir.Undefined)
         first = self.builder.insert_element(none, value, ir.Constant(ir.IntType(32), 0))
         return self.builder.shuffle_vector(first, none, _mask([0] * self.size))
 
     def transposed(self, vectors: Sequence[ir.Value]) -> list[ir.Value]:
-        """The columns of a square whose rows are given: log2(size) perfect shuffles of all its elements."""
+        """Return the columns of a square whose rows are given: log2(size) perfect shuffles of all its elements."""
         half = self.size // 2
-        low = [place for i in range(half) for place in (i, self.size + i)]
-        high = [place + half for place in low]
+        low = [lane for i in range(half) for lane in (i, self.size + i)]
+        high = [lane + half for lane in low]
         square = list(vectors)
         for _ in range(self.size.bit_length() - 1):
             pairs = [(square[i], square[i + half]) for i in range(half)]
@@ -56,22 +56,22 @@ class _Vectors:
         return square
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """``a * b + c``, with one rounding."""
+        """Compute ``a * b + c``, with one rounding."""
         name = f"llvm.fma.v{self.size}f{8 * _bytes(a.type.element)}"
         type_ = ir.FunctionType(a.type, [a.type] * 3)
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, type_, name), [a, b, c])
 
 
-def _mask(places: Sequence[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+def _mask(lanes: Sequence[int]) -> ir.Constant:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
 
 
 def _bytes(element: ir.Type) -> int:
     return 8 if isinstance(element, ir.DoubleType) else 4
 
 
-def _after(builder: ir.IRBuilder, place: ir.Value, steps: int) -> ir.Value:
-    return builder.add(place, ir.Constant(_INTEGER, steps))
+def _after(builder: ir.IRBuilder, offset: ir.Value, steps: int) -> ir.Value:
+    return builder.add(offset, ir.Constant(_INTEGER, steps))
 
 
 @intrinsic(target="spirv", prefer_literal=True)
@@ -101,9 +101,9 @@ def stage_columns(
             vectors.store(x, stage_, _after(builder, to_, i * n))
         return context.get_dummy_value()
 
-    places = types.int64
+    integer = types.int64
     return types.void(
-        source, places, step, shift, places, weights, places, weighted, stage, places, size
+        source, integer, step, shift, integer, weights, integer, weighted, stage, integer, size
     ), build  # fmt: skip
 
 
@@ -134,19 +134,19 @@ def multiply_columns(
 
         zero = ir.Constant(ir.VectorType(stage_.type.pointee, n), None)
         found = loop(builder, rows_, [zero] * (n_left * n_right), step)
-        places = [_after(builder, to_, k * n) for k in range(len(found))]
+        targets = [_after(builder, to_, k * n) for k in range(len(found))]
         with builder.if_else(cgutils.is_not_null(builder, anew_)) as (then, otherwise):
             with then:
-                for value, place in zip(found, places, strict=True):
-                    vectors.store(value, sums_, place)
+                for value, target in zip(found, targets, strict=True):
+                    vectors.store(value, sums_, target)
             with otherwise:
-                for value, place in zip(found, places, strict=True):
-                    vectors.store(builder.fadd(vectors.load(sums_, place), value), sums_, place)
+                for value, target in zip(found, targets, strict=True):
+                    vectors.store(builder.fadd(vectors.load(sums_, target), value), sums_, target)
         return context.get_dummy_value()
 
-    places = types.int64
+    integer = types.int64
     return types.void(
-        stage, places, places, places, places, left, right, size, sums, places, places
+        stage, integer, integer, integer, integer, left, right, size, sums, integer, integer
     ), build  # fmt: skip
 
 
@@ -158,20 +158,20 @@ def transpose(
     n = size.literal_value
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_, place, step_, target_, to_, next_, _ = arguments
+        source_, first_, step_, target_, to_, next_, _ = arguments
         if not isinstance(signature.args[3], types.CPointer):
             target_ = context.make_array(signature.args[3])(context, builder, value=target_).data
         vectors, rows = _Vectors(builder, n), []
         for _ in range(n):
-            rows.append(vectors.load(source_, place))
-            place = builder.add(place, step_)
+            rows.append(vectors.load(source_, first_))
+            first_ = builder.add(first_, step_)
         for column in vectors.transposed(rows):
             vectors.store(column, target_, to_)
             to_ = builder.add(to_, next_)
         return context.get_dummy_value()
 
-    places = types.int64
-    return types.void(source, places, places, target, places, places, size), build
+    integer = types.int64
+    return types.void(source, integer, integer, target, integer, integer, size), build
 
 
 def loop(
@@ -180,7 +180,7 @@ def loop(
     values: list[ir.Value],
     step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
-    """The values after `count` steps, each of which computes all values from those before."""
+    """Return the values after `count` steps, each of which computes all values from those before."""
     before = builder.block
     body, end = builder.append_basic_block("step"), builder.append_basic_block("end")
     builder.cbranch(builder.icmp_signed(">", count, ir.Constant(_INTEGER, 0)), body, end)

@@ -14,12 +14,32 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from xpulab.kernels.on_cpu import forest_functions, tree_functions  # noqa: F401  # they add their functions
+from xpulab.kernels.on_cpu import (  # they add their functions
+    boosting_functions,
+    few_functions,  # noqa: F401
+    forest_functions,  # noqa: F401
+    passing_functions,
+    sparse_functions,  # noqa: F401
+    tree_functions,  # noqa: F401
+    tree_search_functions,  # noqa: F401
+)
 from xpulab.kernels.on_cpu.host_functions import FUNCTIONS, HostFunction, count_bits, products_below
+from xpulab.kernels.on_cpu.sparse_functions import add_multiples
 
 __all__ = ["object_code"]
 
 _TRIPLE = "x86_64-unknown-linux-gnu"
+#: Functions for which `host_vectors` has instructions, under the same names.
+_BUILT = [
+    add_multiples,
+    boosting_functions.add_row,
+    count_bits,
+    passing_functions.add_column_facts,
+    passing_functions.multiply_tile,
+    passing_functions.stage_vector,
+    passing_functions.vector_size,
+    products_below,
+]
 _DTYPES = {"u1": "uint8", "f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}
 
 
@@ -85,7 +105,7 @@ def _compilable(declared: HostFunction, njit: Callable[..., Any]) -> FunctionTyp
         if name in function.__code__.co_names:
             if isinstance(value, HostFunction):
                 value = njit(error_model="numpy", inline="always")(_compilable(value, njit))
-            elif value in (products_below, count_bits):
+            elif value in _BUILT:
                 from xpulab.kernels.compile import host_vectors
 
                 value = getattr(host_vectors, name)

@@ -1,6 +1,5 @@
 """The functions of k-means for dense rows on a device; `kmeans.sparse` has the same functions for CSR."""
 
-from xpulab.kernels.kmeans.distances import transform
 from xpulab.kernels.kmeans.gather import Batches, subset
 from xpulab.kernels.kmeans.lloyd import (
     assign,
@@ -8,10 +7,11 @@ from xpulab.kernels.kmeans.lloyd import (
     first_kernels,
     fresh_step,
     inertia,
-    labels_to_host,
+    labels_on_cpu,
     lloyd_step,
     new_labels,
     own_distances,
+    transform,
 )
 from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
 from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
@@ -31,7 +31,7 @@ __all__ = [
     "first_kernels",
     "fresh_step",
     "inertia",
-    "labels_to_host",
+    "labels_on_cpu",
     "lloyd_step",
     "new_labels",
     "own_distances",

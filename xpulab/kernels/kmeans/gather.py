@@ -1,4 +1,4 @@
-"""Copies rows of any places into blocks: a part of the rows, or batch after batch.
+"""Copies rows of any indices into blocks: a part of the rows, or batch after batch.
 
 A batch has as many blocks as its rows need. The rest of its last block has the weight zero, so that launches, which
 know the number of rows, can be repeated for batches of the same number of blocks.
@@ -31,7 +31,7 @@ def _gather_kernel(dtype: np.dtype[Any], lanes: int) -> Kernel:
 
     @kernel("T[] i8 T* i4 i8* T* T*", dtype)
     def gather(item, data, d, weights, kind, chosen, out, out_weights):  # type: ignore[no-untyped-def]
-        # chosen: the number of rows, then their places. A work-group writes one block, with zeros after the last row.
+        # chosen: the number of rows, then their indices. A work-group writes one block, with zeros after the last row.
         block = item.get_group().get_group_id(0)
         n = chosen[0]
         for lane in range(item.get_local_id(0), BLOCK, lanes):
@@ -41,14 +41,14 @@ def _gather_kernel(dtype: np.dtype[Any], lanes: int) -> Kernel:
             if kind != 0:
                 out_weights[index(row)] = zero
             if row < n:
-                place = chosen[index(row + 1)]
-                at = place // BLOCK * (d * BLOCK) + place % BLOCK
+                source = chosen[index(row + 1)]
+                at = source // BLOCK * (d * BLOCK) + source % BLOCK
                 for f in range(d):
                     out[index(to + f * BLOCK)] = data[index(at + f * BLOCK)]
                 if kind == 1:
                     out_weights[index(row)] = one
                 if kind == 2:
-                    out_weights[index(row)] = weights[index(place)]
+                    out_weights[index(row)] = weights[index(source)]
             else:
                 for f in range(d):
                     out[index(to + f * BLOCK)] = zero
@@ -57,22 +57,22 @@ def _gather_kernel(dtype: np.dtype[Any], lanes: int) -> Kernel:
 
 
 def _lanes(device: Device) -> int:
-    """Return the number of work-items of a work-group. On a CPU one copies a block, because its items would gather."""
+    """Return the number of work-items of a work-group: one on a CPU, where several would gather numbers one by one."""
     return 1 if device.is_cpu else BLOCK
 
 
-def _numbered(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the places as the kernel takes them, with their number first."""
-    return np.concatenate([[len(places)], places])
+def _numbered(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the indices as the kernel takes them, with their number first."""
+    return np.concatenate([[len(indices)], indices])
 
 
-def subset(rows: Rows, places: npt.NDArray[np.int64]) -> Rows:
+def subset(rows: Rows, indices: npt.NDArray[np.int64]) -> Rows:
     """Copy some of the rows, with their weights, on the device.
 
     Parameters
     ----------
     rows : Rows
-    places : numpy.ndarray of int64 of shape (n,)
+    indices : numpy.ndarray of int64 of shape (n,)
         Indices of the rows, from 0 to n_samples - 1, in the order of the copies.
 
     Returns
@@ -84,7 +84,7 @@ def subset(rows: Rows, places: npt.NDArray[np.int64]) -> Rows:
     DeviceError
         If the device's memory is full.
     """
-    device, d, n = rows.device, rows.n_features, len(places)
+    device, d, n = rows.device, rows.n_features, len(indices)
     n_blocks = -(-n // BLOCK)
     data = device.recycled(n_blocks * d * BLOCK, rows.dtype)
     weights = None if rows.sample_weight is None else device.empty(n_blocks * BLOCK, rows.dtype)
@@ -92,9 +92,9 @@ def subset(rows: Rows, places: npt.NDArray[np.int64]) -> Rows:
         launch(
             device, _gather_kernel(rows.dtype, _lanes(device)), n_blocks, _lanes(device),
             rows.data, np.int64(d), rows.sample_weight or data, _NO_WEIGHTS if weights is None else _COPIES,
-            device.array(_numbered(places)), data, weights or data,
+            device.array(_numbered(indices)), data, weights or data,
         )  # fmt: skip
-        device.wait()  # the places may go now
+        device.wait()  # the indices may go now
     return Rows(device, data, n, d, weights)
 
 
@@ -117,12 +117,12 @@ class Batches:
         self._chosen = device.empty(most + 1, np.int64)
         self._known: dict[int, tuple[Prepared, Rows, Labels]] = {}
 
-    def take(self, places: npt.NDArray[np.int64]) -> tuple[Rows, Labels]:
-        """Return the rows at these places as a batch, and labels for it.
+    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Labels]:
+        """Return the rows of these indices as a batch, and labels for it.
 
         Parameters
         ----------
-        places : numpy.ndarray of int64 of shape (n,)
+        indices : numpy.ndarray of int64 of shape (n,)
             Indices of the rows, at least one. A row may come more than once.
 
         Returns
@@ -131,12 +131,12 @@ class Batches:
             Rows of weight 1, and up to a whole block rows of weight zero.
         labels : Labels
         """
-        n_blocks = -(-len(places) // BLOCK)
+        n_blocks = -(-len(indices) // BLOCK)
         known = self._known.get(n_blocks)
         if known is None:
             known = self._known[n_blocks] = self._prepared(n_blocks)
         gather, rows, labels = known
-        self._rows.device.store(_numbered(places), self._chosen)
+        self._rows.device.store(_numbered(indices), self._chosen)
         gather()
         return rows, labels
 

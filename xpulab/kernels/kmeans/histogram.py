@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.explorer.picture import MOST_CELLS
+from xpulab.explorer.counting import MOST_CELLS
 from xpulab.kernels.kmeans.nearest import Labels
 from xpulab.kernels.language import AtomicRef, Kernel, group_barrier, index, kernel
 from xpulab.kernels.layout import BLOCK
@@ -70,8 +70,8 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
                 group_barrier(item.get_group())
                 for i in range(min(BLOCK, n - first)):
                     counter = stage[index(staged + i)]
-                    place = base + (counter - (counter & mask)) + lane
-                    counts[index(place)] += one if (counter & mask) == lane else none
+                    at = base + (counter - (counter & mask)) + lane
+                    counts[index(at)] += one if (counter & mask) == lane else none
                 group_barrier(item.get_group())
 
     return count
@@ -81,11 +81,11 @@ def _count_kernel(dtype: np.dtype[Any], shared: bool) -> Kernel:
 def _add_kernel() -> Kernel:
     @kernel("i8 i8 i4[]")
     def add(item, copies, size, counts):  # type: ignore[no-untyped-def]
-        place = item.get_global_id(0)
+        counter = item.get_global_id(0)
         total = np.int32(0)
         for copy in range(copies):
-            total += counts[index(copy * size + place)]
-        counts[index(place)] = total
+            total += counts[index(copy * size + counter)]
+        counts[index(counter)] = total
 
     return add
 

@@ -1,12 +1,13 @@
-"""One iteration of Lloyd's algorithm: the nearest centre of each row, and the sums of the rows of each centre.
+"""Lloyd's algorithm: the nearest centre of each row, the sums of the rows of each centre, and distances to centres.
 
 The sums are kept from one iteration to the next, and only rows whose label changes are moved between them; after a few
-iterations these are few. This loses no precision, because the device keeps the rounding errors, and the host adds in
+iterations these are few. This loses no precision, because the device keeps the rounding errors, and the CPU adds in
 float64.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.kmeans import few
 from xpulab.kernels.kmeans.compare import nearest_kernel
-from xpulab.kernels.kmeans.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, PartialSums, move
-from xpulab.kernels.kmeans.nearest import Labels, find_nearest, new_labels, room_for, tile_for
+from xpulab.kernels.kmeans.moves import BATCH, MAX_BYTES, MAX_COUNT, QUEUE, PartialSums, clear_sums, move
+from xpulab.kernels.kmeans.nearest import Labels, find_nearest, launch_shape_for, new_labels, private_features
 from xpulab.kernels.kmeans.plusplus import pass_kernel
 from xpulab.kernels.language import Kernel, fma, index, kernel
 from xpulab.kernels.layout import BLOCK, lay_out_kernels
@@ -34,17 +36,20 @@ __all__ = [
     "first_kernels",
     "fresh_step",
     "inertia",
-    "labels_to_host",
+    "labels_on_cpu",
     "lloyd_step",
     "new_labels",
     "own_distances",
+    "sums_of_new",
+    "transform",
 ]
 
 _ITEMS = 16  # work-items of a work-group that moves rows between the sums
+_STAGE_BYTES = 32 << 20  # of distances to all centres, a part of which is computed at a time
 _NEAR_BYTES = 128 << 10  # bytes of rows that stay in a core's L2 cache
 
 
-def labels_to_host(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
+def labels_on_cpu(labels: Labels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
     """Return the labels of the rows from `start` to `stop`."""
     return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
@@ -77,6 +82,9 @@ def lloyd_step(
     k, d = centers.shape
     if rows.n_samples == 0:
         return np.zeros((k, d)), np.zeros(k), 0
+    if rows.are_few(k):
+        sums, changed = few.nearest(rows, shift, centers, labels)
+        return sums[:, :d], sums[:, d], changed
     fresh = labels.begin_sums(rows, shift, k)
     partial = find_nearest(rows, shift, centers, labels, sums="all" if fresh else "moved")
     partial = partial or _moves(rows, k, labels, fresh)
@@ -89,23 +97,39 @@ def fresh_step(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
     """Label rows that have come anew, as `lloyd_step` does, and return the sums, the weights and the inertia.
 
-    What the labels have from other rows is not used, except memory.
+    `labels` may have been used for other rows: this function forgets their labels and sums, and uses the memory again.
+    """
+    sums, weights, _ = sums_of_new(rows, shift, centers, labels)
+    return sums, weights, inertia(rows, shift, centers, labels)
+
+
+def sums_of_new(
+    rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
+    """Compute `lloyd_step` for rows that have come anew.
+
+    `labels` may have been used for other rows, whose sums this function forgets; their labels are those before.
     """
     k, d = centers.shape
     if rows.n_samples == 0:
-        return np.zeros((k, d)), np.zeros(k), 0.0
+        return np.zeros((k, d)), np.zeros(k), 0
+    if rows.are_few(k):
+        sums, changed = few.nearest(rows, shift, centers, labels)
+        return sums[:, :d], sums[:, d], changed
     labels.drop_sums()
     labels.begin_sums(rows, shift, k)
     partial = find_nearest(rows, shift, centers, labels, again=False, sums="all") or _moves(rows, k, labels, True)
-    sums, _ = labels.add_to_sums(partial)
-    return sums[:, :d], sums[:, d], inertia(rows, shift, centers, labels)
+    sums, changed = labels.add_to_sums(partial)
+    return sums[:, :d], sums[:, d], changed
 
 
 def assign(
     rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: Labels, again: bool = True
 ) -> None:
     """Label each row with its nearest centre, as `lloyd_step`, but without the sums; `again` as in `find_nearest`."""
-    if rows.n_samples:
+    if rows.are_few(len(centers)):
+        few.nearest(rows, shift, centers, labels)
+    elif rows.n_samples:
         find_nearest(rows, shift, centers, labels, again)
         labels.drop_sums()
 
@@ -114,6 +138,9 @@ def inertia(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any
     """Sum of ``w * ||x - shift - centers[label]||**2``, computed from the differences."""
     if rows.n_samples == 0:
         return 0.0
+    if rows.are_few():
+        _require_labels(labels, centers)
+        return few.inertia(rows, shift, centers, labels)
     # A core reads the rows of a group once for each of its vectors of work-items, so they should stay in its cache.
     per_group = max(1, min(SPAN // BLOCK, _NEAR_BYTES // (BLOCK * rows.n_features * rows.dtype.itemsize)))
     size = -(-rows.n_blocks // per_group) * BLOCK
@@ -137,8 +164,8 @@ def first_kernels(
     device: Device, dtype: np.dtype[Any], n_features: int, k: int, seeding: bool, weighted: bool
 ) -> list[Kernel]:
     """Return the kernels that nearly every fit with k clusters needs. Kernels that take longer to build come first."""
-    tile, room = replace(tile_for(device, dtype, n_features, k), span=0), room_for(n_features)
-    searches = [nearest_kernel(room, dtype, tile, bounded=False, summing=summing) for summing in (True, False)]
+    shape, features = replace(launch_shape_for(device, dtype, n_features, k), span=0), private_features(n_features)
+    searches = [nearest_kernel(features, dtype, shape, bounded=False, summing=summing) for summing in (True, False)]
     passes = [pass_kernel(dtype, k, weighted)] if seeding else []
     return [
         *searches,
@@ -165,25 +192,9 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
 
     @kernel("T[] i8 T* i4 i8 i8 i8 i4 T* i4* i4* i4* i8 i8 i8* T* T*", dtype)
     def moves(  # type: ignore[no-untyped-def]
-        item,
-        data,
-        d,
-        weights,
-        weighted,
-        n,
-        n_spans,
-        span,
-        bits,
-        shift,
-        labels,
-        listed,
-        counts,
-        fresh,
-        k,
-        queue,
-        stage,
+        item, data, d, weights, weighted, n, n_spans, span, bits, shift, labels, listed, counts, fresh, k, queue, stage,
         sums,
-    ):
+    ):  # fmt: skip
         # sums: for each worker (k, 2, width), see `move`; then the number of changed labels of each worker.
         worker = item.get_group().get_group_id(0)
         workers = item.get_group().get_group_range(0)
@@ -192,10 +203,7 @@ def _moves_kernel(dtype: np.dtype[Any], listed_only: bool) -> Kernel:
         base = worker * (2 * width) * k
         staged = worker * (BATCH * width)
         queued = worker * (3 * QUEUE)
-        for j in range(lane, 2 * width * k, _ITEMS):
-            sums[index(base + j)] = zero
-        for j in range(lane, BATCH * width, _ITEMS):
-            stage[index(staged + j)] = zero
+        clear_sums(lane, _ITEMS, 2 * width * k, sums, base, BATCH * width, stage, staged, zero)
         changed = np.int32(0)
         waiting = 0
         last_span = (worker + 1) * n_spans // workers - 1
@@ -288,6 +296,14 @@ def _own_kernel(dtype: np.dtype[Any], weighted: bool, total: bool) -> Kernel:
     return own
 
 
+def _require_labels(labels: Labels, centers: npt.NDArray[Any]) -> None:
+    if not 0 < labels.n_clusters <= len(centers):
+        raise ValueError(
+            f"{len(centers)} centres were given for labels of {labels.n_clusters}; "
+            "call assign or lloyd_step with them first"
+        )
+
+
 def _launch_own(
     rows: Rows,
     shift: npt.NDArray[Any] | None,
@@ -297,14 +313,10 @@ def _launch_own(
     per_group: int = 0,
 ) -> None:
     """Compute the distance of each row, or, with `per_group`, weighted sums over this many blocks for each lane."""
-    if not 0 < labels.n_clusters <= len(centers):
-        raise ValueError(
-            f"{len(centers)} centres were given for labels of {labels.n_clusters}; "
-            "call assign or lloyd_step with them first"
-        )
-    host = np.concatenate([rows.shift_or_zero(shift), np.ascontiguousarray(centers, rows.dtype).ravel()])
-    parameters = labels.scratch("parameters", host.size, rows.dtype)
-    rows.device.store(host, parameters)
+    _require_labels(labels, centers)
+    packed = np.concatenate([rows.shift_or_zero(shift), np.ascontiguousarray(centers, rows.dtype).ravel()])
+    parameters = labels.scratch("parameters", packed.size, rows.dtype)
+    rows.device.store(packed, parameters)
     total = per_group > 0
     weighted = total and rows.sample_weight is not None
     blocks = np.int64(per_group or 1)
@@ -315,8 +327,59 @@ def _launch_own(
     )  # fmt: skip
 
 
+# --- the distances to all centres
+
+
+@cache
+def _distance_kernel(dtype: np.dtype[Any]) -> Kernel:
+    zero = dtype.type(0)
+
+    @kernel("T[] i8 i8 T* i8 T*", dtype)
+    def distance(item, data, d, first_block, centers, k, out):  # type: ignore[no-untyped-def]
+        block = first_block + item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        for j in range(k):
+            total = zero
+            for f in range(d):
+                t = data[index((block * d + f) * BLOCK + lane)] - centers[index(j * d + f)]
+                total = fma(t, t, total)
+            out[index(item.get_global_id(0) * k + j)] = math.sqrt(total)
+
+    return distance
+
+
+def transform(rows: Rows, centers: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Compute Euclidean distances from each row to each centre from the differences, a part of the rows at a time.
+
+    Parameters
+    ----------
+    rows : Rows
+    centers : numpy.ndarray of shape (n_clusters, n_features)
+        The centres, without a shift subtracted.
+
+    Yields
+    ------
+    numpy.ndarray of shape (m, n_clusters), in the dtype of the rows
+        Distances of the next m rows.
+    """
+    device, k = rows.device, len(centers)
+    if rows.n_samples == 0:
+        return
+    parameters = device.array(np.ascontiguousarray(centers, rows.dtype))
+    blocks = min(rows.n_blocks, max(1, _STAGE_BYTES // (BLOCK * k * rows.dtype.itemsize)))
+    stage = device.empty(blocks * BLOCK * k, rows.dtype)
+    for first in range(0, rows.n_blocks, blocks):
+        start, stop = first * BLOCK, min((first + blocks) * BLOCK, rows.n_samples)
+        launch(
+            device, _distance_kernel(rows.dtype), -(-(stop - start) // BLOCK), BLOCK,
+            rows.data, np.int64(rows.n_features), np.int64(first), parameters, np.int64(k), stage,
+        )  # fmt: skip
+        yield device.fetch(stage, stop=(stop - start) * k).reshape(-1, k)
+
+
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
     for dtype in map(np.dtype, (np.float32, np.float64)):
+        yield _distance_kernel(dtype)
         yield from (_moves_kernel(dtype, listed_only) for listed_only in (False, True))
         yield from (_own_kernel(dtype, *flags) for flags in ((False, False), (False, True), (True, True)))

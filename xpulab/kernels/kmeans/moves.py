@@ -18,7 +18,7 @@ from xpulab.kernels.on_cpu.host import add_partial_sums
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array
 
-__all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "move"]
+__all__ = ["BATCH", "MAX_BYTES", "MAX_COUNT", "QUEUE", "PartialSums", "clear_sums", "move"]
 
 BATCH = 16  # rows that are copied side by side at a time
 QUEUE = 2 * BLOCK + BATCH  # largest number of rows that wait
@@ -80,36 +80,30 @@ class PartialSums:
         return int(add_partial_sums(partial, self.workers, width, totals))
 
 
-# numba-dpex has no structures, so each value is an argument; item, lane, items, stride and mine are the kernel's.
+@device_function
+def clear_sums(lane, items, size, sums, base, stage_size, stage, staged, zero):  # type: ignore[no-untyped-def]
+    """Set the sums of a work-group, and its room for the rows of a batch, to zero; see `move`."""
+    for i in range(lane, size, items):
+        sums[index(base + i)] = zero
+    for i in range(lane, stage_size, items):
+        stage[index(staged + i)] = zero
+
+
+# numba-dpex has no structures, so each value is an argument; item, lane, items, stride and lane_offset are those of the
+# kernel.
 @device_function
 def move(  # type: ignore[no-untyped-def]
-    item,
-    lane,
-    items,
-    stride,
-    mine,
-    data,
-    d,
-    shift,
-    weights,
-    weighted,
-    one,
-    queue,
-    first,
-    count,
-    stage,
-    staged,
-    sums,
-    base,
-):
+    item, lane, items, stride, lane_offset, data, d, shift, weights, weighted, one, queue, first, count, stage, staged,
+    sums, base,
+):  # fmt: skip
     """Take `count` rows from the sums of the centres they leave, and add them to those they come to.
 
     ``queue[first:]`` says where each row's first number is; `QUEUE` later which centre it comes to, and after as many
     more which one it leaves, or -1. ``stage[staged:]`` is room for `BATCH` rows (BATCH, width), zeros at their ends;
     ``sums[base:]`` holds for each centre the sums and what they had to round off (k, 2, width).
 
-    What is the same for the work-group is done by every item alike where `mine` is 0, which a CPU's compiler makes
-    scalar: a row's numbers are far apart, and gathering them by lanes takes three times as long.
+    What is the same for the work-group is done by every item alike where `lane_offset` is 0, which a CPU's compiler
+    makes scalar: a row's numbers are far apart, and gathering them by lanes takes three times as long.
     """
     tiles = d // items + 1
     width = tiles * items  # as `_width`
@@ -125,7 +119,7 @@ def move(  # type: ignore[no-untyped-def]
                 x = data[index(at + f * BLOCK + j)] - shift[index(f)]
                 stage[index(staged + j * width + f)] = x * weight
     else:
-        for j in range(lane * mine, count, stride):
+        for j in range(lane * lane_offset, count, stride):
             at = queue[index(first + j)]
             weight = one
             if weighted != 0:
@@ -142,12 +136,12 @@ def move(  # type: ignore[no-untyped-def]
                 for tile in range(tiles):
                     x = stage[index(staged + j * width + tile * items + lane)]
                     y = x if side == 0 else -x
-                    here = base + center * (2 * width) + tile * items + lane
+                    at = base + center * (2 * width) + tile * items + lane
                     # Knuth's exact addition (TwoSum): `error` is the rounding error of `after`.
-                    before = sums[index(here)]
+                    before = sums[index(at)]
                     after = before + y
                     part = after - before
                     error = (before - (after - part)) + (y - part)
-                    sums[index(here)] = after
-                    sums[index(here + width)] += error
+                    sums[index(at)] = after
+                    sums[index(at + width)] += error
     group_barrier(item.get_group())

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.kmeans import few
 from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, index, kernel
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import SPAN, Rows
@@ -27,8 +28,8 @@ __all__ = [
     "accept",
     "candidate_potentials",
     "every_kernel",
+    "index_reaching",
     "pass_kernel",
-    "place_of",
     "search",
     "search_spans",
     "start",
@@ -112,6 +113,10 @@ def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.ND
     if rows.n_samples == 0:
         state._tried_sums = np.zeros((t, 0))
         return np.zeros(t)
+    if rows.are_few(t + 1):
+        tried = few.potentials(rows, state.shift, state.last, state._tried, state.closest.pointer)
+        state._tried_sums = tried
+        return tried.sum(axis=1)
     compiled = max(t, _TRIALS)
     filled = state._tried[np.minimum(np.arange(compiled), t - 1)]
     one = state._passes.get(compiled)
@@ -161,7 +166,7 @@ def search(state: Seeding, value: float) -> int:
     Returns
     -------
     int
-        Smallest index of a row of this rank whose cumulative sum is at least `value`, see `place_of`.
+        Smallest index of a row of this rank whose cumulative sum is at least `value`, see `index_reaching`.
     """
     return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
 
@@ -169,7 +174,7 @@ def search(state: Seeding, value: float) -> int:
 def search_spans(
     span_sums: npt.NDArray[np.float64], value: float, numbers_of: Callable[[int], npt.NDArray[np.float64]]
 ) -> int:
-    """Return the index at which the cumulative sum of numbers reaches a value, see `place_of`.
+    """Return the index at which the cumulative sum of numbers reaches a value, see `index_reaching`.
 
     Parameters
     ----------
@@ -184,15 +189,15 @@ def search_spans(
     int
     """
     running = np.cumsum(span_sums)
-    span = int(place_of(running, value))
+    span = int(index_reaching(running, value))
     before = running[span - 1] if span else 0.0
     within = np.cumsum(numbers_of(span))
-    # The device adds in another order, so the host's sums are scaled to the device's.
+    # The device adds in another order, so the CPU's sums are scaled to the device's.
     scale = within[-1] / span_sums[span] if span_sums[span] > 0 else 1.0
-    return int(span * SPAN + place_of(within, (value - before) * scale))
+    return int(span * SPAN + index_reaching(within, (value - before) * scale))
 
 
-def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
+def index_reaching(running: npt.NDArray[np.float64], value: npt.ArrayLike) -> Any:
     """Return the index at which the cumulative sums of non-negative numbers reach a value; never the index of a 0.
 
     Parameters
@@ -213,7 +218,7 @@ def place_of(running: npt.NDArray[np.float64], value: Any) -> Any:
 
 
 def _span_contributions(state: Seeding, span: int) -> npt.NDArray[np.float64]:
-    """Compute ``w * squared distance`` of the rows of one span on the host."""
+    """Compute ``w * squared distance`` of the rows of one span on the CPU."""
     rows, d = state.rows, state.rows.n_features
     first, last = span * SPAN, min((span + 1) * SPAN, rows.n_samples)
     blocks = slice(first // BLOCK, -(-last // BLOCK))

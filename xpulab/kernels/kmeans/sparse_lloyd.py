@@ -30,7 +30,7 @@ __all__ = [
     "first_kernels",
     "fresh_step",
     "inertia",
-    "labels_to_host",
+    "labels_on_cpu",
     "lloyd_step",
     "new_labels",
     "own_distances",
@@ -72,7 +72,7 @@ def new_labels(device: Device, n: int) -> SparseLabels:
     return SparseLabels(device, device.full(n, -1, np.int32), device.full(n, -1, np.int32))
 
 
-def labels_to_host(labels: SparseLabels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
+def labels_on_cpu(labels: SparseLabels, stop: int, start: int = 0) -> npt.NDArray[np.int32]:
     """Return the labels of the rows from `start` to `stop`."""
     return labels.device.fetch(labels.current, start, stop) if stop else np.empty(0, np.int32)
 
@@ -131,13 +131,13 @@ def _nearest_kernel(dtype: np.dtype[Any], distances: bool) -> Kernel:
 
 
 def _launch_nearest(
-    rows: SparseRows, centers: npt.NDArray[Any], labels: Any, first: int, last: int, out: Array | None
+    rows: SparseRows, centers: npt.NDArray[Any], labels: SparseLabels | None, first: int, last: int, out: Array | None
 ) -> None:
     device, k = rows.device, len(centers)
-    host = by_feature(centers, rows.dtype, _TILES * ITEMS)
-    padded = host.size // (rows.n_features + 1)
+    packed = by_feature(centers, rows.dtype, _TILES * ITEMS)
+    padded = packed.size // (rows.n_features + 1)
     groups = -(-(last - first) // _ROWS)
-    parameters = device.array(host)
+    parameters = device.array(packed)
     found, where = device.empty(groups * ITEMS, rows.dtype), device.empty(groups * ITEMS, np.int32)
     launch(
         device, _nearest_kernel(rows.dtype, out is not None), groups, ITEMS,
@@ -147,7 +147,13 @@ def _launch_nearest(
     )  # fmt: skip
 
 
-def assign(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels, again: bool = True) -> None:
+def assign(
+    rows: SparseRows,
+    shift: npt.NDArray[Any] | None,
+    centers: npt.NDArray[Any],
+    labels: SparseLabels,
+    again: bool = True,
+) -> None:
     """Label each row with its nearest centre; if several are equally near, with the first of them."""
     if rows.n_samples:
         labels.current, labels.previous = labels.previous, labels.current
@@ -157,7 +163,7 @@ def assign(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: Spar
 
 
 def lloyd_step(
-    rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels
+    rows: SparseRows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: SparseLabels
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
     """Label each row with its nearest centre, and sum the rows of each centre, as `kmeans.lloyd.lloyd_step`."""
     k, d = centers.shape
@@ -172,7 +178,7 @@ def lloyd_step(
 
 
 def fresh_step(
-    rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels
+    rows: SparseRows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: SparseLabels
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
     """Label rows that have come anew, as `xpulab.kernels.kmeans.lloyd.fresh_step`."""
     labels.sums = None
@@ -259,8 +265,8 @@ def _moves(rows: SparseRows, k: int, labels: SparseLabels, fresh: bool) -> tuple
         np.int64(rows.n_samples), np.int64(d), np.int64(k), labels.previous, labels.current, np.int64(fresh), sums,
         changes,
     )  # fmt: skip
-    host = device.fetch(sums, stop=workers * size).reshape(workers * 2, k, d + 1)
-    return host.sum(axis=0, dtype=np.float64), int(device.fetch(changes, stop=workers).sum())
+    partial = device.fetch(sums, stop=workers * size).reshape(workers * 2, k, d + 1)
+    return partial.sum(axis=0, dtype=np.float64), int(device.fetch(changes, stop=workers).sum())
 
 
 @cache
@@ -282,7 +288,9 @@ def _own_kernel(dtype: np.dtype[Any]) -> Kernel:
     return own
 
 
-def own_distances(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels) -> npt.NDArray[Any]:
+def own_distances(
+    rows: SparseRows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: SparseLabels
+) -> npt.NDArray[Any]:
     """Compute ``||x - centers[label]||**2`` of each row, without weights, in the dtype of the rows."""
     n, device = rows.n_samples, rows.device
     if n == 0:
@@ -302,7 +310,7 @@ def distance_rounding(dtype: np.dtype[Any]) -> float:
     return float(16 * np.finfo(dtype).eps)
 
 
-def inertia(rows: SparseRows, shift: Any, centers: npt.NDArray[Any], labels: SparseLabels) -> float:
+def inertia(rows: SparseRows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], labels: SparseLabels) -> float:
     """Sum of ``w * ||x - centers[label]||**2``."""
     distances = own_distances(rows, shift, centers, labels).astype(np.float64)
     if rows.sample_weight is None:

@@ -74,7 +74,7 @@ def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
     return closer
 
 
-def start(rows: SparseRows, shift: Any, center: npt.NDArray[Any]) -> tuple[SparseSeeding, float]:
+def start(rows: SparseRows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) -> tuple[SparseSeeding, float]:
     """Begin with one centre; return the state, and the potential of this rank's rows."""
     infinite = rows.device.full(rows.n_samples, np.inf, rows.dtype)
     none = np.zeros((1, rows.n_spans))
@@ -91,14 +91,14 @@ def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> 
     if rows.n_samples == 0:
         state.tried_sums = np.zeros((t, 0))
         return np.zeros(t)
-    host = by_feature(candidates, rows.dtype, ITEMS)
-    padded = host.size // (rows.n_features + 1)
+    packed = by_feature(candidates, rows.dtype, ITEMS)
+    padded = packed.size // (rows.n_features + 1)
     sums = rows.device.empty(rows.n_spans * padded, rows.dtype)
     is_weighted = rows.sample_weight is not None
     launch(
         rows.device, _potential_kernel(rows.dtype, is_weighted), rows.n_spans * (padded // ITEMS), ITEMS,
         rows.data, rows.indices, rows.indptr, rows.squares, rows.sample_weight if is_weighted else rows.squares,
-        np.int64(rows.n_samples), rows.device.array(host), np.int64(padded), state.closest, sums,
+        np.int64(rows.n_samples), rows.device.array(packed), np.int64(padded), state.closest, sums,
     )  # fmt: skip
     found = rows.device.fetch(sums, stop=rows.n_spans * padded).reshape(rows.n_spans, padded)
     state.tried_sums = found.T[:t].astype(np.float64)
@@ -118,7 +118,7 @@ def accept(state: SparseSeeding, j: int) -> None:
 
 
 def search(state: SparseSeeding, value: float) -> int:
-    """Return the row at which the cumulative sum of ``w * squared distance`` reaches `value`; see `place_of`."""
+    """Return the row at which the cumulative sum of ``w * squared distance`` reaches `value`; see `index_reaching`."""
     return search_spans(state.span_sums, value, lambda span: _span_contributions(state, span))
 
 

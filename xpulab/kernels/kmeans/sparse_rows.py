@@ -30,12 +30,15 @@ __all__ = [
     "reach",
     "shift_for",
     "squares_kernel",
+    "stored_values",
     "take",
     "weighted",
+    "with_values",
 ]
 
 ITEMS = 16  # work-items of a work-group, and centres side by side
 _STAGE_BYTES = 32 << 20
+_STAGED = 1 << 20  # values that `stored_values` yields at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +126,11 @@ class SparseRows:
         return self.data.dtype
 
     @property
+    def n_stored(self) -> int:
+        """Number of stored values."""
+        return int(self.device.fetch(self.indptr, self.n_samples, self.n_samples + 1)[0])
+
+    @property
     def n_spans(self) -> int:
         """Number of partial sums."""
         return -(-self.n_samples // SPAN)
@@ -132,6 +140,12 @@ class SparseRows:
         """Bytes on the device."""
         arrays = [self.data, self.indices, self.indptr, self.squares, self.sample_weight]
         return sum(array.nbytes for array in arrays if array is not None)
+
+    def weights_on_cpu(self) -> npt.NDArray[np.float64]:
+        """Return the weights (n_samples,) in float64, which are ones if the rows have no weights."""
+        if self.sample_weight is None:
+            return np.ones(self.n_samples)
+        return self.device.fetch(self.sample_weight, stop=self.n_samples, copied=False).astype(np.float64)
 
 
 def weighted(rows: SparseRows, sample_weight: npt.NDArray[Any]) -> SparseRows:
@@ -143,9 +157,13 @@ def divided(rows: SparseRows, unit: float) -> SparseRows:
     """Divide all numbers by a power of two; return the same rows, not copied, for 1."""
     if unit == 1:
         return rows
+    return with_values(rows, rows.device.fetch(rows.data, copied=False) / rows.dtype.type(unit))
+
+
+def with_values(rows: SparseRows, values: npt.NDArray[Any]) -> SparseRows:
+    """Return rows with other stored values (nnz,) in the same places, which are not copied."""
     device = rows.device
-    data = device.fetch(rows.data) / rows.dtype.type(unit)
-    made = replace(rows, data=device.array(data), squares=device.empty(rows.n_samples, rows.dtype))
+    made = replace(rows, data=device.array(values), squares=device.empty(rows.n_samples, rows.dtype))
     _square(made)
     return made
 
@@ -186,7 +204,7 @@ def squares_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Copy some rows to the host, as a dense array of shape (len(chosen), n_features)."""
+    """Copy some rows to the CPU's memory, as a dense array of shape (len(chosen), n_features)."""
     positions = np.asarray(chosen, np.int64)
     out = np.zeros((len(positions), rows.n_features), rows.dtype)
     for i, row in enumerate(positions):
@@ -199,21 +217,21 @@ def take(rows: SparseRows, chosen: npt.ArrayLike, shift: npt.NDArray[Any] | None
 
 
 def consecutive(rows: SparseRows, first: int, last: int) -> npt.NDArray[Any]:
-    """Copy the rows from `first` up to, not including, `last` to the host, as a dense array."""
+    """Copy the rows from `first` up to, not including, `last` to the CPU's memory, as a dense array."""
     out = np.zeros((max(last - first, 0), rows.n_features), rows.dtype)
     if len(out):
         bounds = rows.device.fetch(rows.indptr, first, last + 1)
         stored = int(bounds[0]), int(bounds[-1])
         if stored[1] > stored[0]:
-            places = np.repeat(np.arange(len(out)), np.diff(bounds))
-            out[places, rows.device.fetch(rows.indices, *stored)] = rows.device.fetch(rows.data, *stored)
+            row_of = np.repeat(np.arange(len(out)), np.diff(bounds))
+            out[row_of, rows.device.fetch(rows.indices, *stored)] = rows.device.fetch(rows.data, *stored)
     return out
 
 
 def column_sums(
     rows: SparseRows, shift: npt.NDArray[Any] | None = None, squared: bool = False
 ) -> npt.NDArray[np.float64]:
-    """Sum ``x - shift``, or its square, by column, in float64 on the host. Weights are not used."""
+    """Sum ``x - shift``, or its square, by column, in float64 on the CPU. Weights are not used."""
     d, n = rows.n_features, rows.n_samples
     middle = np.zeros(d) if shift is None else shift.astype(np.float64)
     stored = int(rows.device.fetch(rows.indptr, n, n + 1)[0])
@@ -226,15 +244,32 @@ def column_sums(
     return totals
 
 
+def stored_values(
+    rows: SparseRows,
+) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Yield columns, values and weights of the stored values on the host, some at a time."""
+    device, starts = rows.device, rows.device.fetch(rows.indptr, 0, rows.n_samples + 1)
+    weights = None if rows.sample_weight is None else rows.weights_on_cpu()
+    stored = int(starts[-1])
+    for first in range(0, stored, _STAGED):
+        last = min(first + _STAGED, stored)
+        values = device.fetch(rows.data, first, last, copied=False).astype(np.float64)
+        if weights is None:
+            of_rows = np.ones(len(values))
+        else:
+            of_rows = weights[np.searchsorted(starts, np.arange(first, last), side="right") - 1]
+        yield device.fetch(rows.indices, first, last, copied=False), values, of_rows
+
+
 def by_feature(centers: npt.NDArray[Any], dtype: np.dtype[Any], multiple: int) -> npt.NDArray[Any]:
     """Return squared norms, padded with infinity, and -2 * centres by feature: a flat array (1 + d, padded)."""
     k, d = centers.shape
     padded = -(-k // multiple) * multiple
-    host = np.zeros((1 + d, padded), dtype)
-    host[0] = np.inf
-    host[0, :k] = np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
-    host[1:, :k] = -2 * centers.T
-    return host.ravel()
+    packed = np.zeros((1 + d, padded), dtype)
+    packed[0] = np.inf
+    packed[0, :k] = np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
+    packed[1:, :k] = -2 * centers.T
+    return packed.ravel()
 
 
 def every_kernel() -> Iterator[Kernel]:

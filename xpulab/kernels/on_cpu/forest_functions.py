@@ -1,7 +1,7 @@
-"""Decision trees on the host: the source of the machine code that `xpulab.kernels.on_cpu.forests` calls.
+"""Decision trees on the CPU: the source of the machine code that `xpulab.kernels.on_cpu.forests` calls.
 
-Trees are grown from numbers of one byte, the places of the values among the edges of their column. A node's histogram
-has, for each place, the number of rows, and sums of their weights and targets; the best split is read off it [1]_. The
+Trees are grown from bins, numbers of one byte that say between which edges of its column a value is. A node's histogram
+has, for each bin, the number of rows, and sums of their weights and targets; the best split is read off it [1]_. The
 rules for nodes, splits and missing values are those of scikit-learn's trees.
 
 References
@@ -11,23 +11,59 @@ References
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
+from xpulab.kernels.on_cpu.split_functions import (
+    EPSILON,
+    GINI,
+    MISSING,
+    SPLIT_BIN,
+    SPLIT_FEATURE,
+    SPLIT_MISSING,
+    SPLIT_NEXT,
+    WHOLE,
+    WORTH,
+    Columns,
+    Criterion,
+    Samples,
+    find_split,
+    purity,
+    sum_node,
+    weight_of,
+)
 
-__all__ = ["add_unsampled", "add_values", "grow_tree", "place_values"]
+__all__ = ["add_unsampled", "add_values", "bin_values", "grow_tree"]
 
-_NODE = 8  # numbers in a node of scikit-learn: left, right, feature, threshold, impurity, rows, weight, missing
-_OPEN = 9  # numbers that are kept for a node that will be split
+#: The fields of a node, as `forests.NODE` has them. `_BIN_AND_MISSING`: 1 if missing values go to the left, and 256
+#: times the last bin on the left, in bytes that scikit-learn does not use.
+_LEFT, _RIGHT, _FEATURE, _THRESHOLD, _IMPURITY, _N_ROWS, _WEIGHT, _BIN_AND_MISSING = range(8)
+_NODE = 8
+#: The fields of an open node, which will be split: its number, the first and the last of its rows, its depth, its best
+#: split (the column, the last bin on the left, where missing values go), by how much this decreases the impurity, and
+#: whether the bins of its rows have been copied side by side.
+_OPEN_NODE, _OPEN_FIRST, _OPEN_LAST, _OPEN_DEPTH, _OPEN_FEATURE, _OPEN_BIN, _OPEN_MISSING = range(7)
+_OPEN_DECREASE, _OPEN_NEAR = 7, 8
+_OPEN = 9
+#: The settings of a tree, see `forests.Rules.numbers`.
+_CRITERION, _MAX_FEATURES, _MIN_SPLIT, _MIN_ROWS, _MIN_SHARE, _MAX_DEPTH, _MIN_DECREASE, _MAX_LEAVES, _SEED = range(9)
 _ABREAST = 8  # rows that are followed through a tree at the same time
-_TOGETHER = 4  # columns whose histograms are filled in one pass over the rows
-_SMALL = 48  # rows up to which the places that occur are listed
-_EPSILON = np.float64(np.finfo(np.float64).eps)
+
+
+class Tree(NamedTuple):
+    """The nodes as integers and as floats, which share their memory, and the values of each (nodes, width)."""
+
+    nodes: Any
+    numbers: Any
+    values: Any
+    width: Any
 
 
 @host_function("f4* i8 i8 f8* i8* i8* u1*")
-def place_values(values, n, d, edges, ends, steps, places):  # type: ignore[no-untyped-def]
-    # values, places: (n, d). edges: of all columns; those of column f end at ends[f], and begin at ends[f - 1].
+def bin_values(values, n, d, edges, ends, steps, bins):  # type: ignore[no-untyped-def]
+    # values, bins: (n, d). edges: of all columns; those of column f end at ends[f], and begin at ends[f - 1].
     # steps: of each column a power of two that is not less than the number of its edges.
     for i in range(n):
         for f in range(d):
@@ -41,221 +77,145 @@ def place_values(values, n, d, edges, ends, steps, places):  # type: ignore[no-u
                 if ahead <= last and edges[ahead - 1] < x:
                     at = ahead
                 step >>= 1
-            places[i * d + f] = at - first if x == x else 255
+            bins[i * d + f] = at - first if x == x else MISSING
+
+
+# --- nodes
 
 
 @inlined
-def purity(sums, at, outputs, offsets, criterion, head, weight):  # type: ignore[no-untyped-def]
-    # Of a node, from its sums: the larger, the better. Those of the two sides of a split are added.
-    total = np.float64(0)
-    first = at + head
-    last = first + offsets[outputs]
-    if weight <= 0:
-        return total
-    if criterion == 0 or criterion == 2:
-        for s in range(first, last):
-            total += sums[s] * sums[s]
-        total /= weight
-    elif criterion == 1:
-        logarithm = np.log2(weight)
-        for s in range(first, last):
-            if sums[s] > 0:
-                total += sums[s] * (np.log2(sums[s]) - logarithm)
-    else:
-        for s in range(first, last):
-            if sums[s] > _EPSILON:
-                total += sums[s] * np.log(sums[s] / weight)
-            else:
-                total = -np.inf
-    return total
-
-
-@inlined
-def weight_of(sums, at, offsets, head):  # type: ignore[no-untyped-def]
-    weight = np.float64(0)
-    if head == 2:
-        weight = sums[at + 1]
-    else:
-        for s in range(at + 1, at + 1 + offsets[1]):
-            weight += sums[s]
-    return weight
-
-
-@inlined
-def worth_of(  # type: ignore[no-untyped-def]
-    sums, left, right, outputs, offsets, criterion, head, min_rows, min_weight
-):
-    # Of a split, by the sums of its two sides; minus infinity if it is not allowed.
-    worth = -np.inf
-    a = weight_of(sums, left, offsets, head)
-    b = weight_of(sums, right, offsets, head)
-    if sums[left] >= min_rows and sums[right] >= min_rows and a >= min_weight and b >= min_weight:
-        worth = purity(sums, left, outputs, offsets, criterion, head, a)
-        worth += purity(sums, right, outputs, offsets, criterion, head, b)
-    return worth
-
-
-@inlined
-def add_row(sums, at, weight, i, t, outputs, offsets, head):  # type: ignore[no-untyped-def]
-    # Add row i of weight and targets t to the sums that begin at `at`.
-    sums[at] += 1
-    if outputs == 1 and head == 1:
-        sums[at + 1 + np.int64(t[i])] += weight
-    elif outputs == 1:
-        sums[at + 1] += weight
-        sums[at + 2] += weight * t[i]
-    elif head == 1:
-        for o in range(outputs):
-            sums[at + 1 + offsets[o] + np.int64(t[i * outputs + o])] += weight
-    else:
-        sums[at + 1] += weight
-        for o in range(outputs):
-            sums[at + 2 + o] += weight * t[i * outputs + o]
-
-
-@inlined
-def add_columns(  # type: ignore[no-untyped-def]
-    table, d, columns, first, n_columns, begin, end, rows, w, t, outputs, offsets, head, sums
-):
-    # The histograms of columns[first], columns[first + 1] and so on of the rows from begin to end, one after the other.
-    # Four at a time, because their places of a row are in one or two lines of the cache.
-    size = head + offsets[outputs]
-    if n_columns == _TOGETHER:
-        f0 = columns[first]
-        f1 = columns[first + 1]
-        f2 = columns[first + 2]
-        f3 = columns[first + 3]
-        for i in range(begin, end):
-            row = rows[i] * d
-            weight = w[i]
-            b0 = np.int64(table[row + f0])
-            b1 = np.int64(table[row + f1]) + 256
-            b2 = np.int64(table[row + f2]) + 512
-            b3 = np.int64(table[row + f3]) + 768
-            add_row(sums, b0 * size, weight, i, t, outputs, offsets, head)
-            add_row(sums, b1 * size, weight, i, t, outputs, offsets, head)
-            add_row(sums, b2 * size, weight, i, t, outputs, offsets, head)
-            add_row(sums, b3 * size, weight, i, t, outputs, offsets, head)
-    else:
-        for j in range(n_columns):
-            feature = columns[first + j]
-            for i in range(begin, end):
-                b = np.int64(table[rows[i] * d + feature]) + 256 * j
-                add_row(sums, b * size, w[i], i, t, outputs, offsets, head)
-
-
-@inlined
-def split_column(  # type: ignore[no-untyped-def]
-    feature, first, n_listed, outputs, offsets, criterion, head, min_rows, min_weight, sums, listed,
-):  # fmt: skip
-    # sums: histograms (4, 256, size), of which that of the column begins at first; sums of the two sides; those of the
-    # node; and of the best split so far the worth, the feature, its last place on the left, whether missing values go
-    # to the left (-1: there are none), and the next place. listed: the places that occur. Sets the histogram to zeros.
-    size = head + offsets[outputs]
-    left = 256 * _TOGETHER * size
-    right = left + size
-    whole = right + size
-    best = whole + size
-    missing = 1 if listed[n_listed - 1] == 255 else 0
-    present = n_listed - missing
-    if n_listed > 1:
-        for to_left in range(1 + missing):
-            for s in range(size):
-                sums[left + s] = sums[first + 255 * size + s] if to_left != 0 else np.float64(0)
-            # All values on the left and the missing ones on the right is the last split.
-            last = present if missing != 0 and to_left == 0 else present - 1
-            worth = sums[best]
-            split = -1
-            if size == 3 and (criterion == 0 or criterion == 2):
-                # Two classes, or one target: the same as below, in registers.
-                rows_left = sums[left]
-                first_left = sums[left + 1]
-                second_left = sums[left + 2]
-                rows_whole = sums[whole]
-                first_whole = sums[whole + 1]
-                second_whole = sums[whole + 2]
-                for k in range(last):
-                    at = first + listed[k] * size
-                    rows_left += sums[at]
-                    first_left += sums[at + 1]
-                    second_left += sums[at + 2]
-                    first_right = first_whole - first_left
-                    second_right = second_whole - second_left
-                    if criterion == 0:
-                        a = first_left + second_left
-                        b = first_right + second_right
-                        above = first_left * first_left + second_left * second_left
-                        below = first_right * first_right + second_right * second_right
-                    else:
-                        a = first_left
-                        b = first_right
-                        above = second_left * second_left
-                        below = second_right * second_right
-                    found = (above * b + below * a) / (a * b)
-                    allowed = rows_left >= min_rows and rows_whole - rows_left >= min_rows
-                    if found > worth and allowed and a >= min_weight and b >= min_weight:
-                        worth = found
-                        split = k
-            else:
-                for k in range(last):
-                    at = first + listed[k] * size
-                    for s in range(size):
-                        sums[left + s] += sums[at + s]
-                        sums[right + s] = sums[whole + s] - sums[left + s]
-                    found = worth_of(sums, left, right, outputs, offsets, criterion, head, min_rows, min_weight)
-                    if found > worth:
-                        worth = found
-                        split = k
-            if split >= 0:
-                sums[best] = worth
-                sums[best + 1] = feature
-                sums[best + 2] = listed[split]
-                sums[best + 3] = to_left if missing != 0 else -1
-                sums[best + 4] = listed[split + 1] if split + 1 < present else 255
-    for k in range(n_listed):
-        at = first + listed[k] * size
-        for s in range(size):
-            sums[at + s] = 0
-
-
-@host_function(
-    "u1* i8 i8 f8* f8* i8* f8* i8* i8 i8 f8* i8* f8* f8* i8* f8* f8* f8* i8* i8* f8* u1* i8 i8* f8* f8* i8 -> i8"
-)
-def grow_tree(  # type: ignore[no-untyped-def]
-    places, n, d, weights, edges, ends, y, offsets, outputs, classes, settings, rows, w, t, other_rows,
-    other_w, other_t, sums, listed, order, opened, near, most_near, nodes, numbers, values, width,
-):  # fmt: skip
-    # places: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. offsets:
-    # of the sums of each output. rows, w, t, opened: room for all rows, their weights, targets, and nodes that will be
-    # split. order: all columns. nodes, numbers: the result as integers and as floats, which share their memory.
-    # values: (nodes, width); output o has its numbers from o * width / outputs on. Returns the number of nodes; the
-    # largest depth is in opened[0].
-    # settings: the criterion, columns of a node, least rows of a node that is split and of a side, least share of the
-    # weight of a side, largest depth, least decrease of the impurity, most leaves, and the seed.
-    criterion = np.int64(settings[0])
-    max_features = np.int64(settings[1])
-    min_split = settings[2]
-    min_rows = settings[3]
-    max_depth = settings[5]
-    min_decrease = settings[6]
-    max_leaves = np.int64(settings[7])
-    state = np.int64(settings[8])
-    head = 1 if classes > 0 else 2
-    size = head + offsets[outputs]
-    whole = (256 * _TOGETHER + 2) * size
-    best = whole + size
-    stride = width // outputs
+def take_rows(weights, y, outputs, samples):  # type: ignore[no-untyped-def]
+    # Copy the rows of positive weight; returns how many there are, and their weight.
     n_rows = 0
     total = np.float64(0)
-    for i in range(n):
+    for i in range(samples.n):
         if weights[i] > 0:
-            rows[n_rows] = i
-            w[n_rows] = weights[i]
+            samples.rows[n_rows] = i
+            samples.weights[n_rows] = weights[i]
             for o in range(outputs):
-                t[n_rows * outputs + o] = y[i * outputs + o]
+                samples.targets[n_rows * outputs + o] = y[i * outputs + o]
             total += weights[i]
             n_rows += 1
-    min_weight = settings[4] * total
+    return n_rows, total
+
+
+@inlined
+def write_leaf(tree, node, n_rows, weight, impurity, criterion, sums, whole):  # type: ignore[no-untyped-def]
+    at = node * _NODE
+    tree.nodes[at + _LEFT] = -1
+    tree.nodes[at + _RIGHT] = -1
+    tree.nodes[at + _FEATURE] = -2
+    tree.numbers[at + _THRESHOLD] = -2
+    tree.numbers[at + _IMPURITY] = impurity
+    tree.nodes[at + _N_ROWS] = n_rows
+    tree.numbers[at + _WEIGHT] = weight
+    tree.nodes[at + _BIN_AND_MISSING] = 0
+    offsets, stride = criterion.offsets, tree.width // criterion.outputs
+    for o in range(criterion.outputs):
+        for k in range(stride):
+            s = offsets[o] + k
+            share = sums[whole + criterion.head + s] / weight if s < offsets[o + 1] else 0
+            tree.values[node * tree.width + o * stride + k] = share
+
+
+@inlined
+def write_split(tree, node, count, feature, last_bin, missing, edges, ends):  # type: ignore[no-untyped-def]
+    at = node * _NODE
+    edge = (ends[feature - 1] if feature > 0 else 0) + last_bin
+    tree.nodes[at + _LEFT] = count
+    tree.nodes[at + _RIGHT] = count + 1
+    tree.nodes[at + _FEATURE] = feature
+    tree.numbers[at + _THRESHOLD] = edges[edge] if edge < ends[feature] else np.inf
+    tree.nodes[at + _BIN_AND_MISSING] = missing + (last_bin << 8)
+
+
+@inlined
+def open_node(opened, at, node, first, last, depth, sums, best, decrease, is_near):  # type: ignore[no-untyped-def]
+    opened[at + _OPEN_NODE] = node
+    opened[at + _OPEN_FIRST] = first
+    opened[at + _OPEN_LAST] = last
+    opened[at + _OPEN_DEPTH] = depth
+    opened[at + _OPEN_FEATURE] = sums[best + SPLIT_FEATURE]
+    # Between the two bins, in the middle.
+    following = sums[best + SPLIT_NEXT]
+    opened[at + _OPEN_BIN] = (sums[best + SPLIT_BIN] + following - 1) // 2 if following < MISSING else 254
+    opened[at + _OPEN_MISSING] = sums[best + SPLIT_MISSING]
+    opened[at + _OPEN_DECREASE] = decrease
+    opened[at + _OPEN_NEAR] = is_near
+
+
+@inlined
+def next_open(opened, n_opened, max_leaves):  # type: ignore[no-untyped-def]
+    # The last open node; with a limit of leaves, the one whose split decreases the impurity the most.
+    chosen = n_opened - 1
+    if max_leaves > 0:
+        for k in range(n_opened):
+            if opened[k * _OPEN + _OPEN_DECREASE] > opened[chosen * _OPEN + _OPEN_DECREASE]:
+                chosen = k
+    return chosen
+
+
+@inlined
+def copy_near(bins, d, rows, begin, end, near):  # type: ignore[no-untyped-def]
+    # All nodes below this one come before any other, and the bins of its rows stay in the cache for them.
+    for i in range(begin, end):
+        for f in range(d):
+            near[(i - begin) * d + f] = bins[rows[i] * d + f]
+        rows[i] = i - begin
+
+
+@inlined
+def part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs):  # type: ignore[no-untyped-def]
+    # Bring a node's rows on the left before those on the right; returns where the latter begin.
+    rows, weights, targets = samples.rows, samples.weights, samples.targets
+    middle = begin
+    aside = samples.n
+    for i in range(begin, end):
+        # Each row is written to both sides, because a branch would be guessed wrong half of the time.
+        row = rows[i]
+        weight = weights[i]
+        b = np.int64(columns.bins[row * columns.d + feature])
+        left = 1 if (missing == 1 if b == MISSING else b <= last_bin) else 0
+        rows[middle] = row
+        weights[middle] = weight
+        rows[aside] = row
+        weights[aside] = weight
+        for o in range(outputs):
+            target = targets[i * outputs + o]
+            targets[middle * outputs + o] = target
+            targets[aside * outputs + o] = target
+        middle += left
+        aside += 1 - left
+    for i in range(samples.n, aside):
+        to = middle + i - samples.n
+        rows[to] = rows[i]
+        weights[to] = weights[i]
+        for o in range(outputs):
+            targets[to * outputs + o] = targets[i * outputs + o]
+    return middle
+
+
+@host_function("u1* f8* f8* i8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
+def grow_tree(  # type: ignore[no-untyped-def]
+    bins, weights, y, sizes, settings, edges, ends, offsets, rows, row_weights, targets, sums, listed, order, opened,
+    near, nodes, numbers, values,
+):  # fmt: skip
+    # bins: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. sizes: n,
+    # d, outputs, classes, width of values, and rows for which `near` has room. offsets: of the sums of each output. For
+    # the others see `Samples`, `Columns` and `Tree`. Returns the number of nodes; the largest depth is in opened[0].
+    n, d, outputs, classes, width, most_near = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]
+    max_features, max_leaves = np.int64(settings[_MAX_FEATURES]), np.int64(settings[_MAX_LEAVES])
+    state = np.int64(settings[_SEED])
+    samples, tree = Samples(rows, row_weights, targets, n), Tree(nodes, numbers, values, width)
+    head = 1 if classes > 0 else 2
+    size = head + offsets[outputs]
+    whole = WHOLE * size
+    best = whole + size
+    n_rows, total = take_rows(weights, y, outputs, samples)
+    criterion = Criterion(
+        np.int64(settings[_CRITERION]), outputs, classes, offsets, head, size, settings[_MIN_ROWS],
+        settings[_MIN_SHARE] * total,
+    )  # fmt: skip
     count = 1
     n_opened = 0
     leaves = 1
@@ -273,174 +233,44 @@ def grow_tree(  # type: ignore[no-untyped-def]
             first = begin if side == 0 else middle
             last = middle if side == 0 else end
             deepest = max(deepest, depth)
-            for s in range(whole, whole + size):
-                sums[s] = 0
-            squares = np.float64(0)
-            if outputs == 1 and head == 1 and classes == 2:
-                # In registers.
-                zeros = np.float64(0)
-                ones = np.float64(0)
-                for i in range(first, last):
-                    one = w[i] * t[i]
-                    ones += one
-                    zeros += w[i] - one
-                sums[whole] = last - first
-                sums[whole + 1] = zeros
-                sums[whole + 2] = ones
-            else:
-                for i in range(first, last):
-                    add_row(sums, whole, w[i], i, t, outputs, offsets, head)
-            if head == 2:
-                for i in range(first, last):
-                    for o in range(outputs):
-                        target = t[i * outputs + o]
-                        if criterion != 3:
-                            squares += w[i] * target * target
-                        elif target > 0:
-                            squares += w[i] * target * np.log(target)
-            weight = weight_of(sums, whole, offsets, head)
-            pure = purity(sums, whole, outputs, offsets, criterion, head, weight)
+            squares = sum_node(samples, first, last, criterion, sums, whole)
+            weight = weight_of(sums, whole, criterion)
+            pure = purity(sums, whole, criterion, weight)
             impurity = (squares - pure) / (outputs * weight)
-            if criterion == 0:
+            if criterion.kind == GINI:
                 impurity += 1
             impurity = max(impurity, np.float64(0))
-            nodes[node * _NODE] = -1
-            nodes[node * _NODE + 1] = -1
-            nodes[node * _NODE + 2] = -2
-            numbers[node * _NODE + 3] = -2
-            numbers[node * _NODE + 4] = impurity
-            nodes[node * _NODE + 5] = last - first
-            numbers[node * _NODE + 6] = weight
-            nodes[node * _NODE + 7] = 0
-            for o in range(outputs):
-                for k in range(stride):
-                    s = offsets[o] + k
-                    values[node * width + o * stride + k] = sums[whole + head + s] / weight if s < offsets[o + 1] else 0
+            write_leaf(tree, node, last - first, weight, impurity, criterion, sums, whole)
             if (
-                depth >= max_depth or last - first < min_split or last - first < 2 * min_rows
-                or weight < 2 * min_weight or impurity <= _EPSILON
+                depth >= settings[_MAX_DEPTH] or last - first < settings[_MIN_SPLIT]
+                or last - first < 2 * criterion.min_rows or weight < 2 * criterion.min_weight or impurity <= EPSILON
             ):  # fmt: skip
                 continue
-            sums[best] = -np.inf
-            visited = 0
-            constant = 0
-            rest = d
-            while rest > 0 and (visited < max_features or visited <= constant):
-                small = last - first <= _SMALL
-                n_columns = 1 if small else min(_TOGETHER, rest, max(max_features - visited, 1))
-                for _ in range(n_columns):
-                    state ^= (state << 13) & 0xFFFFFFFF
-                    state ^= state >> 17
-                    state ^= (state << 5) & 0xFFFFFFFF
-                    chosen = state % rest
-                    rest -= 1
-                    feature = order[chosen]
-                    order[chosen] = order[rest]
-                    order[rest] = feature
-                visited += n_columns
-                table = near if is_near != 0 else places
-                if not small:
-                    add_columns(table, d, order, rest, n_columns, first, last, rows, w, t, outputs, offsets, head, sums)
-                for drawn in range(n_columns):
-                    j = n_columns - 1 - drawn
-                    feature = order[rest + j]
-                    n_listed = 0
-                    if small:
-                        for i in range(first, last):
-                            b = np.int64(table[rows[i] * d + feature])
-                            if sums[b * size] == 0:
-                                k = n_listed
-                                while k > 0 and listed[k - 1] > b:
-                                    listed[k] = listed[k - 1]
-                                    k -= 1
-                                listed[k] = b
-                                n_listed += 1
-                            add_row(sums, b * size, w[i], i, t, outputs, offsets, head)
-                    else:
-                        for b in range(256):
-                            listed[n_listed] = b
-                            n_listed += 1 if sums[(256 * j + b) * size] > 0 else 0
-                    split_column(
-                        feature, 256 * j * size, n_listed, outputs, offsets, criterion, head, min_rows, min_weight,
-                        sums, listed,
-                    )  # fmt: skip
-                    constant += n_listed <= 1
-            if sums[best] == -np.inf:
+            columns = Columns(near if is_near != 0 else bins, d, order, listed)
+            state = find_split(columns, first, last, samples, criterion, max_features, state, sums)
+            decrease = (sums[best + WORTH] - pure) / (outputs * total)
+            if sums[best + WORTH] == -np.inf or decrease + EPSILON < settings[_MIN_DECREASE]:
                 continue
-            decrease = (sums[best] - pure) / (outputs * total)
-            if decrease + _EPSILON < min_decrease:
-                continue
-            at = n_opened * _OPEN
-            opened[at] = node
-            opened[at + 1] = first
-            opened[at + 2] = last
-            opened[at + 3] = depth
-            opened[at + 4] = sums[best + 1]
-            # Between the two places, in the middle.
-            opened[at + 5] = (sums[best + 2] + sums[best + 4] - 1) // 2 if sums[best + 4] < 255 else 254
-            opened[at + 6] = sums[best + 3]
-            opened[at + 7] = decrease
-            opened[at + 8] = is_near
+            open_node(opened, n_opened * _OPEN, node, first, last, depth, sums, best, decrease, is_near)
             n_opened += 1
         if n_opened == 0 or (max_leaves > 0 and leaves >= max_leaves):
             break
-        chosen = n_opened - 1
-        if max_leaves > 0:
-            for k in range(n_opened):
-                if opened[k * _OPEN + 7] > opened[chosen * _OPEN + 7]:
-                    chosen = k
-        at = chosen * _OPEN
-        node = np.int64(opened[at])
-        begin = np.int64(opened[at + 1])
-        end = np.int64(opened[at + 2])
-        depth = np.int64(opened[at + 3]) + 1
-        feature = np.int64(opened[at + 4])
-        place = np.int64(opened[at + 5])
-        missing = np.int64(opened[at + 6])
-        is_near = np.int64(opened[at + 8])
+        at = next_open(opened, n_opened, max_leaves) * _OPEN
+        node, depth = np.int64(opened[at + _OPEN_NODE]), np.int64(opened[at + _OPEN_DEPTH]) + 1
+        begin, end = np.int64(opened[at + _OPEN_FIRST]), np.int64(opened[at + _OPEN_LAST])
+        feature, last_bin = np.int64(opened[at + _OPEN_FEATURE]), np.int64(opened[at + _OPEN_BIN])
+        missing, is_near = np.int64(opened[at + _OPEN_MISSING]), np.int64(opened[at + _OPEN_NEAR])
         n_opened -= 1
         for k in range(_OPEN):
             opened[at + k] = opened[n_opened * _OPEN + k]
         if is_near == 0 and end - begin <= most_near and max_leaves <= 0:
-            # All nodes below this one come before any other, and the places of its rows stay in the cache for them.
-            for i in range(begin, end):
-                for f in range(d):
-                    near[(i - begin) * d + f] = places[rows[i] * d + f]
-                rows[i] = i - begin
+            copy_near(bins, d, rows, begin, end, near)
             is_near = np.int64(1)
-        middle = begin
-        aside = 0
-        table = near if is_near != 0 else places
-        for i in range(begin, end):
-            # Each row is written to both sides, because a branch would be guessed wrong half of the time.
-            row = rows[i]
-            weight = w[i]
-            b = np.int64(table[row * d + feature])
-            left = 1 if (missing == 1 if b == 255 else b <= place) else 0
-            rows[middle] = row
-            w[middle] = weight
-            other_rows[aside] = row
-            other_w[aside] = weight
-            for o in range(outputs):
-                target = t[i * outputs + o]
-                t[middle * outputs + o] = target
-                other_t[aside * outputs + o] = target
-            middle += left
-            aside += 1 - left
-        for i in range(aside):
-            rows[middle + i] = other_rows[i]
-            w[middle + i] = other_w[i]
-            for o in range(outputs):
-                t[(middle + i) * outputs + o] = other_t[i * outputs + o]
+        columns = Columns(near if is_near != 0 else bins, d, order, listed)
+        middle = part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
         if missing < 0:
             missing = 1 if middle - begin > end - middle else 0
-        first = ends[feature - 1] if feature > 0 else 0
-        nodes[node * _NODE] = count
-        nodes[node * _NODE + 1] = count + 1
-        nodes[node * _NODE + 2] = feature
-        numbers[node * _NODE + 3] = edges[first + place] if first + place < ends[feature] else np.inf
-        # The place is in bytes of a node that scikit-learn does not use.
-        nodes[node * _NODE + 7] = missing + (place << 8)
+        write_split(tree, node, count, feature, last_bin, missing, edges, ends)
         count += 2
         leaves += 1
         sides = 2
@@ -448,17 +278,20 @@ def grow_tree(  # type: ignore[no-untyped-def]
     return count
 
 
+# --- what trees say of rows
+
+
 @host_function("u1* i8 i8 f8* i8* f8* i8 f8* f8*")
-def add_unsampled(places, n, d, weights, nodes, values, width, sums, counts):  # type: ignore[no-untyped-def]
-    # The values of a tree for the rows of weight 0, by their places.
+def add_unsampled(bins, n, d, weights, nodes, values, width, sums, counts):  # type: ignore[no-untyped-def]
+    # The values of a tree for the rows of weight 0, by their bins.
     for i in range(n):
         if weights[i] == 0:
             node = np.int64(0)
-            while nodes[node * _NODE] >= 0:
-                b = places[i * d + nodes[node * _NODE + 2]]
-                last = nodes[node * _NODE + 7]
-                left = (last & 1) == 1 if b == 255 else b <= (last >> 8)
-                node = nodes[node * _NODE] if left else nodes[node * _NODE + 1]
+            while nodes[node * _NODE + _LEFT] >= 0:
+                b = bins[i * d + nodes[node * _NODE + _FEATURE]]
+                last = nodes[node * _NODE + _BIN_AND_MISSING]
+                left = (last & 1) == 1 if b == MISSING else b <= (last >> 8)
+                node = nodes[node * _NODE + _LEFT] if left else nodes[node * _NODE + _RIGHT]
             for k in range(width):
                 sums[i * width + k] += values[node * width + k]
             counts[i] += 1
@@ -476,22 +309,22 @@ def child_of(node, row, rows, nodes, numbers):  # type: ignore[no-untyped-def]
 @host_function("f4* i8 i8 i4* f4* i8* i8 f8* i8 i8* f8*")
 def add_values(rows, n, d, nodes, numbers, roots, trees, values, width, at, sums):  # type: ignore[no-untyped-def]
     # nodes: (4 a node) left, right, twice the feature plus whether missing values go to the left, and the threshold,
-    # whose memory is that of numbers. A leaf has itself on both sides, and its number in place of the threshold.
+    # whose memory is that of numbers. A leaf has itself on both sides, and its number instead of the threshold.
     # at: room for the nodes of eight rows, which go down together: the processor waits for all eight at once.
     for tree in range(trees):
         for first in range(0, n, _ABREAST):
             for k in range(_ABREAST):
                 at[k] = roots[tree]
-            some = min(_ABREAST, n - first)
+            n_abreast = min(_ABREAST, n - first)
             moved = np.int64(1)
             while moved != 0:
                 moved = np.int64(0)
                 for k in range(_ABREAST):
                     # The last rows are followed again where there are fewer than eight.
-                    node = child_of(at[k], (first + min(k, some - 1)) * d, rows, nodes, numbers)
+                    node = child_of(at[k], (first + min(k, n_abreast - 1)) * d, rows, nodes, numbers)
                     moved |= node ^ at[k]
                     at[k] = node
-            for k in range(some):
+            for k in range(n_abreast):
                 leaf = np.int64(nodes[at[k] * 4 + 3])
                 for o in range(width):
                     sums[(first + k) * width + o] += values[leaf * width + o]

@@ -1,4 +1,4 @@
-"""Grows decision trees on the host, and follows rows through them, by the machine code of `forest_functions`."""
+"""Grows decision trees on the CPU, and follows rows through them, by the machine code of `forest_functions`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.on_cpu.host import at, function_of
+from xpulab.kernels.on_cpu.split_functions import WHOLE
 
-__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Room", "Rules", "add_unsampled", "add_values", "grow_tree"]
+__all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Rules", "Workspace", "add_unsampled", "add_values", "grow_tree"]
 
 #: Names of scikit-learn's criteria -> their numbers in the machine code.
 CRITERIA = {
     "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 2, "poisson": 3,
 }  # fmt: skip
-_MOST_PLACES = 255
-_NEAR_BYTES = 1 << 17  # places of the rows of a node that are copied to one place, in a core's L2 cache
+_MOST_BINS = 255
+_NEAR_BYTES = 1 << 17  # of the bins of a node's rows that are copied side by side, in a core's L2 cache
 #: A node as scikit-learn has it in memory.
 NODE = np.dtype(
     {
@@ -35,7 +36,7 @@ _F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges between the places of each column's values: place b has what is above edge b - 1, up to edge b.
+    """The edges between the bins of each column: bin b has the values above edge b - 1, up to edge b.
 
     Attributes
     ----------
@@ -67,24 +68,24 @@ class Edges:
         if len(values) == 0:
             return np.empty(0)
         changes = np.flatnonzero(values[1:] != values[:-1])  # the last row of each value but the greatest
-        if len(changes) >= _MOST_PLACES:
-            wanted = np.arange(1, _MOST_PLACES) * len(values) / _MOST_PLACES
+        if len(changes) >= _MOST_BINS:
+            wanted = np.arange(1, _MOST_BINS) * len(values) / _MOST_BINS
             nearest = np.searchsorted(changes + 1, wanted)
             changes = np.unique(changes[np.minimum(nearest, len(changes) - 1)])
         below, above = values[changes].astype(np.float64), values[changes + 1].astype(np.float64)
         middle = (below + above) / 2
         return np.where(np.isfinite(middle), middle, below)
 
-    def places(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """Return the places of values of shape (n, n_features); 255 stands for NaN."""
-        places = np.empty(rows.shape, np.uint8)
+    def bins(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """Return the bins of values of shape (n, n_features); 255 stands for NaN."""
+        bins = np.empty(rows.shape, np.uint8)
         counts = np.diff(self.ends, prepend=0)
         steps = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(_I8), 0)
-        function_of("place_values")(
+        function_of("bin_values")(
             at(rows, _F4), *rows.shape, at(self.values, _F8), at(self.ends, _I8), at(steps, _I8),
-            at(places, _U1),
+            at(bins, _U1),
         )  # fmt: skip
-        return places
+        return bins
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Grown:
     Attributes
     ----------
     nodes : numpy.ndarray of NODE of shape (n_nodes,)
-        The places of the splits are in bytes that scikit-learn does not use.
+        The last bin on the left of each split is in bytes that scikit-learn does not use.
     values : numpy.ndarray of float64 of shape (n_nodes, n_outputs, width)
         Shares of the classes, or means.
     depth : int
@@ -130,7 +131,7 @@ class Grown:
     depth: int
 
 
-class Room:
+class Workspace:
     """Memory for one tree at a time.
 
     Parameters
@@ -143,18 +144,15 @@ class Room:
     def __init__(self, n_samples: int, n_features: int, classes: tuple[int, ...]) -> None:
         outputs = len(classes)
         widths = [max(1, n) for n in classes]
-        self.classes = max(classes)
+        self.n_samples, self.classes = n_samples, max(classes)
         self.shape = outputs, max(widths)
         self.offsets = np.concatenate([[0], np.cumsum(widths)]).astype(_I8)
-        self.rows = np.empty(n_samples, _I8)
-        self.weights = np.empty(n_samples)
-        self.targets = np.empty(n_samples * outputs)
-        self.other_rows = np.empty(n_samples, _I8)
-        self.other_weights = np.empty(n_samples)
-        self.other_targets = np.empty(n_samples * outputs)
+        self.rows = np.empty(2 * n_samples, _I8)
+        self.weights = np.empty(2 * n_samples)
+        self.targets = np.empty(2 * n_samples * outputs)
         self.near = np.empty(max(_NEAR_BYTES, n_features), np.uint8)
         # Four histograms, both sides of a split, the node, and the best split.
-        self.sums = np.zeros((4 * 256 + 3) * (2 + int(self.offsets[-1])) + 8)
+        self.sums = np.zeros((WHOLE + 1) * (2 + int(self.offsets[-1])) + 8)
         self.listed = np.empty(256, _I8)
         self.order = np.empty(n_features, _I8)
         self.opened = np.empty(9 * (n_samples + 1))
@@ -163,20 +161,20 @@ class Room:
 
 
 def grow_tree(
-    places: npt.NDArray[np.uint8],
+    bins: npt.NDArray[np.uint8],
     weights: npt.NDArray[np.float64],
     edges: Edges,
     y: npt.NDArray[np.float64],
     rules: Rules,
     seed: int,
-    room: Room,
+    workspace: Workspace,
 ) -> Grown:
     """Grow a tree.
 
     Parameters
     ----------
-    places : numpy.ndarray of uint8 of shape (n_samples, n_features)
-        Those of `Edges.places`.
+    bins : numpy.ndarray of uint8 of shape (n_samples, n_features)
+        Those of `Edges.bins`.
     weights : numpy.ndarray of float64 of shape (n_samples,)
         Not negative; rows of weight 0 are left out.
     edges : Edges
@@ -185,31 +183,31 @@ def grow_tree(
     rules : Rules
     seed : int
         Decides which columns a node looks at.
-    room : Room
+    workspace : Workspace
 
     Returns
     -------
     Grown
     """
-    n, d = places.shape
-    room.order[:] = np.arange(d)
-    integers, numbers = room.nodes.view(_I8), room.nodes.view(_F8)
-    settings = rules.numbers(seed)  # with a name, so that it lives during the call
+    n, d = bins.shape
+    workspace.order[:] = np.arange(d)
+    integers, numbers = workspace.nodes.view(_I8), workspace.nodes.view(_F8)
+    # With names, so that they live during the call.
+    settings, width = rules.numbers(seed), int(np.prod(workspace.shape))
+    sizes = np.array([n, d, y.shape[1], workspace.classes, width, len(workspace.near) // d], _I8)
     count = function_of("grow_tree")(
-        at(places, _U1), n, d, at(weights, _F8), at(edges.values, _F8), at(edges.ends, _I8),
-        at(y, _F8), at(room.offsets, _I8), y.shape[1], room.classes, at(settings, _F8),
-        at(room.rows, _I8), at(room.weights, _F8), at(room.targets, _F8),
-        at(room.other_rows, _I8), at(room.other_weights, _F8), at(room.other_targets, _F8),
-        at(room.sums, _F8), at(room.listed, _I8), at(room.order, _I8), at(room.opened, _F8),
-        at(room.near, _U1), len(room.near) // d, at(integers, _I8), at(numbers, _F8),
-        at(room.values, _F8), int(np.prod(room.shape)),
+        at(bins, _U1), at(weights, _F8), at(y, _F8), at(sizes, _I8), at(settings, _F8), at(edges.values, _F8),
+        at(edges.ends, _I8), at(workspace.offsets, _I8), at(workspace.rows, _I8), at(workspace.weights, _F8),
+        at(workspace.targets, _F8), at(workspace.sums, _F8), at(workspace.listed, _I8), at(workspace.order, _I8),
+        at(workspace.opened, _F8), at(workspace.near, _U1), at(integers, _I8), at(numbers, _F8),
+        at(workspace.values, _F8),
     )  # fmt: skip
     kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
-    return Grown(kept, room.values[:count].copy(), int(room.opened[0]))
+    return Grown(kept, workspace.values[:count].copy(), int(workspace.opened[0]))
 
 
 def add_unsampled(
-    places: npt.NDArray[np.uint8],
+    bins: npt.NDArray[np.uint8],
     weights: npt.NDArray[np.float64],
     tree: Grown,
     sums: npt.NDArray[np.float64],
@@ -217,7 +215,7 @@ def add_unsampled(
 ) -> None:
     """Add a tree's values to the sums (n_samples, n_outputs, width) of the rows of weight 0, and 1 to their counts."""
     function_of("add_unsampled")(
-        at(places, _U1), *places.shape, at(weights, _F8), at(tree.nodes.view(_I8), _I8),
+        at(bins, _U1), *bins.shape, at(weights, _F8), at(tree.nodes.view(_I8), _I8),
         at(tree.values, _F8), tree.values[0].size, at(sums, _F8), at(counts, _F8),
     )  # fmt: skip
 
@@ -236,13 +234,13 @@ def add_values(
     rows : numpy.ndarray of float32 of shape (n_samples, n_features)
     nodes : numpy.ndarray of int32 of shape (n_nodes, 4)
         Left and right child, twice the column plus 1 if missing values go to the left, and the threshold in float32. A
-        leaf has itself as its children, and its number in place of the threshold.
+        leaf has itself as its children, and its number instead of the threshold.
     roots : numpy.ndarray of int64 of shape (n_trees,)
     values : numpy.ndarray of float64 of shape (n_leaves, width)
     sums : numpy.ndarray of float64 of shape (n_samples, width)
     """
-    room = np.empty(8, _I8)  # with a name, so that it lives during the call
+    abreast = np.empty(8, _I8)  # with a name, so that it lives during the call
     function_of("add_values")(
         at(rows, _F4), *rows.shape, at(nodes, _I4), at(nodes.view(_F4), _F4),
-        at(roots, _I8), len(roots), at(values, _F8), values.shape[1], at(room, _I8), at(sums, _F8),
+        at(roots, _I8), len(roots), at(values, _F8), values.shape[1], at(abreast, _I8), at(sums, _F8),
     )  # fmt: skip

@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.exceptions import KernelBuildError
-from xpulab.kernels.on_cpu import forest_functions, tree_functions  # noqa: F401  # they add their functions
+from xpulab.kernels.on_cpu import (  # they add their functions
+    boosting_functions,  # noqa: F401
+    few_functions,  # noqa: F401
+    forest_functions,  # noqa: F401
+    passing_functions,  # noqa: F401
+    sparse_functions,  # noqa: F401
+    tree_functions,  # noqa: F401
+    tree_search_functions,  # noqa: F401
+)
 from xpulab.kernels.on_cpu.host_functions import FUNCTIONS
 from xpulab.kernels.runtime.catalogue import COMMAND
 from xpulab.libraries import oneapi
@@ -31,6 +39,7 @@ __all__ = [
     "count_positive",
     "finish",
     "function_of",
+    "functions",
     "inertia_of_sums",
     "library_file",
     "move_centers",
@@ -56,7 +65,7 @@ def pack_centers(
     shift: npt.NDArray[Any],
     centers: npt.NDArray[Any],
     moved: npt.NDArray[np.float64],
-    tile: int,
+    group: int,
     anew: bool,
     packed: npt.NDArray[Any],
 ) -> None:
@@ -68,18 +77,18 @@ def pack_centers(
     centers : numpy.ndarray of shape (n_clusters, n_features)
     moved : numpy.ndarray of float64 of shape (n_clusters,)
         By how much the slacks of each centre's rows have shrunk.
-    tile : int
+    group : int
         Number of centres whose distances are computed together.
     anew : bool
         Whether the sums begin with all rows.
     packed : numpy.ndarray of the dtype of the rows
-        The result: the shift; the squared norms; -2 times the centres, `tile` by `tile`, feature by feature; `moved`;
-        twice the largest squared norm; the rounding error of `moved`; and `anew`. The last tile is filled up with
+        The result: the shift; the squared norms; -2 times the centres, `group` by `group`, feature by feature; `moved`;
+        twice the largest squared norm; the rounding error of `moved`; and `anew`. The last group is filled up with
         centres at an infinite distance.
     """
     dtype = packed.dtype
-    _functions(dtype).pack_centers(
-        at(shift, dtype), at(centers, dtype), at(moved, _FLOAT64), *centers.shape, tile, anew,
+    functions(dtype).pack_centers(
+        at(shift, dtype), at(centers, dtype), at(moved, _FLOAT64), *centers.shape, group, anew,
         4 * _EPSILON[dtype.char], at(packed, dtype),
     )  # fmt: skip
 
@@ -87,7 +96,7 @@ def pack_centers(
 def widen_moved(before: npt.NDArray[np.float64], centers: npt.NDArray[Any], moved: npt.NDArray[np.float64]) -> None:
     """Add to `moved`, for each centre, its own step and the longest step of the others; copy `centers` to `before`."""
     steps = np.empty(len(centers))
-    _functions(centers.dtype).widen_moved(
+    functions(centers.dtype).widen_moved(
         at(before, _FLOAT64), at(centers, centers.dtype), *centers.shape, at(steps, _FLOAT64), at(moved, _FLOAT64)
     )
 
@@ -108,7 +117,7 @@ def add_partial_sums(partial: npt.NDArray[Any], workers: int, width: int, sums: 
     float
         Number of changed labels.
     """
-    return _functions(partial.dtype).add_partial_sums(
+    return functions(partial.dtype).add_partial_sums(
         at(partial, partial.dtype), workers, width, *sums.shape, at(sums, _FLOAT64)
     )
 
@@ -121,7 +130,7 @@ def add_columns(
     totals: npt.NDArray[np.float64],
 ) -> None:
     """Add each value to the total of its column; if `squared`, its contribution to the sum of ``(x - middle)**2``."""
-    _functions(values.dtype).add_columns(
+    functions(values.dtype).add_columns(
         at(columns, _INT32), at(values, values.dtype), len(values), at(middle, _FLOAT64), squared,
         at(totals, _FLOAT64),
     )  # fmt: skip
@@ -130,7 +139,7 @@ def add_columns(
 def count_positive(labels: npt.NDArray[np.int32], weights: npt.NDArray[Any], n_clusters: int) -> npt.NDArray[np.int64]:
     """Return the number of rows of positive weight in each cluster: shape (n_clusters,)."""
     counts = np.zeros(n_clusters, np.int64)
-    _functions(weights.dtype).count_positive(
+    functions(weights.dtype).count_positive(
         at(labels, _INT32), at(weights, weights.dtype), len(labels), at(counts, _INT64)
     )
     return counts
@@ -151,7 +160,7 @@ def inertia_of_sums(squares: float, totals: npt.NDArray[np.float64], centers: np
     -------
     float
     """
-    return _functions(centers.dtype).inertia_of_sums(
+    return functions(centers.dtype).inertia_of_sums(
         squares, at(totals, _FLOAT64), at(centers, centers.dtype), *centers.shape
     )
 
@@ -165,7 +174,7 @@ def move_centers(totals: npt.NDArray[np.float64], centers: npt.NDArray[Any], mov
     higher index, this value is still a sum, not a mean. This matters only for data with too few distinct rows.
     """
     dtype = centers.dtype
-    return _functions(dtype).move_centers(at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype))
+    return functions(dtype).move_centers(at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype))
 
 
 def finish(
@@ -174,7 +183,7 @@ def finish(
     """Return the end of an iteration: the results of `inertia_of_sums` and `move_centers`; -1 if a cluster is empty."""
     dtype = centers.dtype
     ended = (ctypes.c_double * 2)()
-    _functions(dtype).finish(
+    functions(dtype).finish(
         squares, at(totals, _FLOAT64), at(centers, dtype), *centers.shape, at(moved, dtype), ctypes.addressof(ended)
     )
     return ended[0], ended[1]
@@ -183,16 +192,16 @@ def finish(
 def compare_with(
     rows: npt.NDArray[Any],
     queries: npt.NDArray[np.float64],
-    places: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int64],
     kind: Literal["product", "squares", "absolute", "largest"],
 ) -> npt.NDArray[np.float64]:
-    """Compare each query with some of the rows, in float64.
+    """Compare each query with chosen rows, in float64.
 
     Parameters
     ----------
     rows : numpy.ndarray of shape (n, n_features)
     queries : numpy.ndarray of float64 of shape (m, n_features)
-    places : numpy.ndarray of int64 of shape (m, room)
+    indices : numpy.ndarray of int64 of shape (m, room)
         Indices of the rows to compare; -1 for none.
     kind : {"product", "squares", "absolute", "largest"}
         ``x.y``, or the sum of the squared, the sum of the absolute, or the largest of the differences.
@@ -202,10 +211,10 @@ def compare_with(
     numpy.ndarray of float64 of shape (m, room)
         Infinity where there is no row.
     """
-    found = np.empty(places.shape)
+    found = np.empty(indices.shape)
     code = ("product", "squares", "absolute", "largest").index(kind)
-    _functions(rows.dtype).compare_with(
-        at(rows, rows.dtype), at(queries, _FLOAT64), at(places, _INT64), *places.shape, rows.shape[1], code,
+    functions(rows.dtype).compare_with(
+        at(rows, rows.dtype), at(queries, _FLOAT64), at(indices, _INT64), *indices.shape, rows.shape[1], code,
         at(found, _FLOAT64),
     )  # fmt: skip
     return found
@@ -236,22 +245,23 @@ def at(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int:
 
 def function_of(name: str) -> Any:
     """Return a function of the library none of whose arguments is of the rows' dtype."""
-    return getattr(_functions(_FLOAT64), name)
+    return getattr(functions(_FLOAT64), name)
 
 
 _loaded: dict[str, Any] = {}  # dtype.char -> functions; the hash of a character takes a tenth of the time of a dtype's
 
 
-def _functions(dtype: np.dtype[Any]) -> Any:
+def functions(dtype: np.dtype[Any]) -> Any:
     """Return the functions of the library for rows of one dtype."""
     found = _loaded.get(dtype.char)
     if found is None:
-        found = _loaded[dtype.char] = SimpleNamespace()
+        found = SimpleNamespace()
         for name, declared in FUNCTIONS.items():
             function = getattr(_library(), f"{name}_{dtype.str[1:] if declared.has_rows else 'f8'}")
             function.argtypes = [_ARGUMENTS.get(word, ctypes.c_void_p) for word in declared.signature]
             function.restype = _ARGUMENTS.get(declared.returns)
             setattr(found, name, function)
+        _loaded[dtype.char] = found  # when it is complete: another thread may look for it
     return found
 
 

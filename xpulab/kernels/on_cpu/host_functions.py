@@ -72,38 +72,38 @@ def products_below(
     """Compare one row with `TOGETHER` others: bit j of the results says whether score j is at most `low`, and `high`.
 
     A score is ``others[y + j] - sum(row[x + f * step] * others[y + (1 + f) * TOGETHER + j] for f in range(d))``, in
-    float32. The compiler puts vector instructions in the place of this function.
+    float32. The compiler puts vector instructions instead of this function.
     """
     raise RuntimeError("products_below has no meaning outside of a host function")
 
 
 def count_bits(mask: int) -> int:
-    """Count the bits of an integer of 64 bits. The compiler puts instructions in the place of this function."""
+    """Count the bits of an integer of 64 bits. The compiler puts instructions instead of this function."""
     raise RuntimeError("count_bits has no meaning outside of a host function")
 
 
 @host_function("T* T* f8* i8 i8 i8 i8 f8 T*")
-def pack_centers(shift, centers, moved, k, d, tile, anew, rounding, packed):  # type: ignore[no-untyped-def]
-    n_tiles = (k + tile - 1) // tile
-    grouped = d + n_tiles * tile
+def pack_centers(shift, centers, moved, k, d, group, anew, rounding, packed):  # type: ignore[no-untyped-def]
+    n_groups = (k + group - 1) // group
+    grouped = d + n_groups * group
     largest = np.float64(0)
     for f in range(d):
         packed[f] = shift[f]
-    for j in range(n_tiles * tile):
-        first = grouped + (j // tile) * d * tile + j % tile
+    for j in range(n_groups * group):
+        first = grouped + (j // group) * d * group + j % group
         if j < k:
             norm = np.float64(0)
             for f in range(d):
                 c = np.float64(centers[j * d + f])
                 norm += c * c
-                packed[first + f * tile] = -2 * centers[j * d + f]
+                packed[first + f * group] = -2 * centers[j * d + f]
             packed[d + j] = norm
             largest = norm if norm > largest or norm != norm else largest
         else:
             packed[d + j] = np.inf
             for f in range(d):
-                packed[first + f * tile] = 0
-    last = grouped + n_tiles * tile * d
+                packed[first + f * group] = 0
+    last = grouped + n_groups * group * d
     farthest = np.float64(0)
     for j in range(k):
         packed[last + j] = moved[j]
@@ -207,12 +207,12 @@ def finish(squares, totals, centers, k, d, moved, ended):  # type: ignore[no-unt
 
 
 @host_function("T* f8* i8* i8 i8 i8 i8 f8*")
-def compare_with(rows, queries, places, n, room, d, kind, found):  # type: ignore[no-untyped-def]
+def compare_with(rows, queries, indices, n, room, d, kind, found):  # type: ignore[no-untyped-def]
     for i in range(n * room):
-        if places[i] < 0:
+        if indices[i] < 0:
             found[i] = np.inf
             continue
-        y, x = places[i] * d, i // room * d
+        y, x = indices[i] * d, i // room * d
         # Four sums, because each waits for what was added to it before.
         a = b = c = e = np.float64(0)
         last = d - d % 4

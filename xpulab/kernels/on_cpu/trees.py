@@ -1,4 +1,4 @@
-"""Rows in a k-d tree on the host, and the passes over pairs of near rows that density needs.
+"""Rows in a k-d tree on the CPU, and the passes over pairs of near rows that density needs.
 
 All of it is machine code of `tree_functions`. It compares in float64, in the order in which scikit-learn's trees
 compute; of rows with many features, products in float32 decide the most pairs, whose errors are bounded [2]_. A pass
@@ -29,7 +29,19 @@ import numpy.typing as npt
 from xpulab.kernels.on_cpu.host import at, function_of
 from xpulab.kernels.on_cpu.host_functions import TOGETHER
 
-__all__ = ["BEYOND", "Near", "Tree", "count_near", "joined", "least_listed", "least_near", "link_near", "roots_of"]
+__all__ = [
+    "BEYOND",
+    "Look",
+    "Near",
+    "Tree",
+    "count_near",
+    "in_threads",
+    "joined",
+    "least_listed",
+    "least_near",
+    "link_near",
+    "roots_of",
+]
 
 BEYOND = 2**62  # a label of rows that are no cores: greater than all others
 _LEAF, _WIDE = 48, 8  # rows of a leaf at most; more features than so many are wide, and boxes leave out less
@@ -82,10 +94,11 @@ class Tree:
     Attributes
     ----------
     order : numpy.ndarray of int64 of shape (n,)
-        Which of the given rows is at each place.
+        The index that each row had among the given rows.
     shape : numpy.ndarray of int64 of shape (4,)
         Numbers of rows, of levels below the root, of rows that a leaf has room for, and of features.
-    tiles : numpy.ndarray of float64 of shape (n_leaves, n_features, width)
+    leaves : numpy.ndarray of float64 of shape (n_leaves, n_features, width)
+        The rows of each leaf; infinity fills it up.
     boxes : numpy.ndarray of float64 of shape (2 n_leaves, 2, n_features)
         The first of them is not used.
     middle : numpy.ndarray of float64 of shape (n_features,)
@@ -99,7 +112,7 @@ class Tree:
 
     order: npt.NDArray[np.int64]
     shape: npt.NDArray[np.int64]
-    tiles: npt.NDArray[np.float64]
+    leaves: npt.NDArray[np.float64]
     boxes: npt.NDArray[np.float64]
     middle: npt.NDArray[np.float64]
     singles: npt.NDArray[np.float32]
@@ -112,21 +125,21 @@ class Tree:
         Two trees that are compared need the same middle. By default it is that of the box of all rows.
         """
         n, d = rows.shape
-        leaves = -(-n // (_LEAF if d <= _WIDE else TOGETHER))
-        depth = max(0, leaves - 1).bit_length()
+        n_leaves = -(-n // (_LEAF if d <= _WIDE else TOGETHER))
+        depth = max(0, n_leaves - 1).bit_length()
         width = max(4, -(-n // (1 << depth)) + 3 & ~3)
         shape = np.array([n, depth, width, d], np.int64)
         order = np.arange(n)
-        tiles, boxes = np.full((1 << depth, d, width), np.inf), np.empty((2 << depth, 2, d))
+        leaves, boxes = np.full((1 << depth, d, width), np.inf), np.empty((2 << depth, 2, d))
         boxes[:, 0], boxes[:, 1] = np.inf, -np.inf  # near to nothing
         if n:
             function_of("plant")(
                 at(rows, _FLOAT64), at(order, _INT64), at(shape, _INT64),
-                at(tiles, _FLOAT64), at(boxes, _FLOAT64),
+                at(leaves, _FLOAT64), at(boxes, _FLOAT64),
             )  # fmt: skip
         if middle is None:
             middle = (boxes[1] / 2).sum(axis=0) if n else np.zeros(d)  # halves, which cannot overflow
-        return cls(order, shape, tiles, boxes, middle, *_singles(tiles, middle))
+        return cls(order, shape, leaves, boxes, middle, *_singles(leaves, middle))
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -134,12 +147,12 @@ class Tree:
     @property
     def n_leaves(self) -> int:
         """Number of leaves, which is a power of 2."""
-        return len(self.tiles)
+        return len(self.leaves)
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes on the host."""
-        return self.order.nbytes + self.tiles.nbytes + self.boxes.nbytes + self.singles.nbytes
+        """Number of bytes in memory."""
+        return self.order.nbytes + self.leaves.nbytes + self.boxes.nbytes + self.singles.nbytes
 
     @cached_property
     def largest(self) -> float:
@@ -157,29 +170,29 @@ class Tree:
 
 
 def _singles(
-    tiles: npt.NDArray[np.float64], middle: npt.NDArray[np.float64]
+    leaves: npt.NDArray[np.float64], middle: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return `Tree.singles` and `Tree.spheres` for the tiles of a tree."""
-    n_leaves, d, _ = tiles.shape
+    """Return `Tree.singles` and `Tree.spheres` for the leaves of a tree."""
+    n_leaves, d, _ = leaves.shape
     none = np.empty((0, 1 + d, TOGETHER), np.float32), np.empty((0, d + 2), np.float32)
     if d <= _WIDE:
         return none
     singles, spheres = _aligned((n_leaves, 1 + d, TOGETHER)), np.zeros((n_leaves, d + 2), np.float32)
     singles[:, 0] = np.inf
-    for leaf, sphere, tile in zip(singles, spheres, tiles, strict=True):
-        there = int(np.isfinite(tile[0]).sum())  # infinity fills up a leaf
+    for single, sphere, leaf in zip(singles, spheres, leaves, strict=True):
+        there = int(np.isfinite(leaf[0]).sum())  # infinity fills up a leaf
         if not there:
             continue
         with np.errstate(over="ignore", invalid="ignore"):
-            leaf[1:, :there] = tile[:, :there] - middle[:, None]
-            rows = leaf[1:, :there].astype(np.float64)
+            single[1:, :there] = leaf[:, :there] - middle[:, None]
+            rows = single[1:, :there].astype(np.float64)
             squares = np.square(rows).sum(axis=0)
             sphere[1:-1] = rows.mean(axis=1)
             centre = sphere[1:-1].astype(np.float64)
             radius = np.sqrt(np.square(rows - centre[:, None]).sum(axis=0).max())
         if not squares.max() <= _LARGEST:
             return none
-        leaf[0, :there] = squares / 2
+        single[0, :there] = squares / 2
         sphere[0], sphere[-1] = np.square(centre).sum() / 2, radius * (1 + 1e-6)  # not below, once it is rounded
     return singles, spheres
 
@@ -192,18 +205,19 @@ def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     return memory[first : first + 4 * size].view(np.float32).reshape(shape)
 
 
-class _Passed:
-    """The arguments with which a pass describes both trees and the rule; they live as long as this object."""
+class _Arguments:
+    """The first arguments of a pass: both trees and the metric; their memory lives as long as this object."""
 
     def __init__(self, tree: Tree, other: Tree, near: Near) -> None:
         error = _error(tree, other, near)
         self.in_singles = np.isfinite(error) and error <= near.limit / 16
         self._shapes = [np.append(one.shape, self.in_singles) for one in (tree, other)]
         self._measure = near.measure(error)
-        self.arguments = (
-            at(tree.tiles, _FLOAT64), at(tree.boxes, _FLOAT64), at(tree.singles, _FLOAT32), at(self._shapes[0], _INT64),
-            at(other.tiles, _FLOAT64), at(other.boxes, _FLOAT64), at(other.singles, _FLOAT32),
-            at(other.spheres, _FLOAT32), at(self._shapes[1], _INT64), at(self._measure, _FLOAT64),
+        self.addresses = (
+            at(tree.leaves, _FLOAT64), at(tree.boxes, _FLOAT64), at(tree.singles, _FLOAT32),
+            at(self._shapes[0], _INT64), at(other.leaves, _FLOAT64), at(other.boxes, _FLOAT64),
+            at(other.singles, _FLOAT32), at(other.spheres, _FLOAT32), at(self._shapes[1], _INT64),
+            at(self._measure, _FLOAT64),
         )  # fmt: skip
 
 
@@ -250,7 +264,7 @@ def count_near(
     lists : numpy.ndarray of int32 of shape (len(tree), room), optional
         Without weights, each row's near rows are added to what its total says are there already, up to `room` in all.
     offset : int
-        Added to the places of the other tree's rows in the lists.
+        Added to the indices of the other tree's rows in the lists.
 
     Returns
     -------
@@ -259,18 +273,18 @@ def count_near(
     """
     if not len(tree) or not len(other):
         return True
-    passed = _Passed(tree, other, near)
-    some = np.empty(1) if weights is None else weights
+    arguments = _Arguments(tree, other, near)
+    weights_or_none = np.empty(1) if weights is None else weights
     listed = np.empty((1, 0), np.int32) if lists is None else lists
 
     def count(first: int, last: int, room: int, stack: int) -> None:
         function_of("count_near")(
-            *passed.arguments, at(some, _FLOAT64), weights is not None, enough, first, last, at(totals, _FLOAT64),
-            at(listed, _INT32), listed.shape[1], offset, room, stack,
+            *arguments.addresses, at(weights_or_none, _FLOAT64), weights is not None, enough, first, last,
+            at(totals, _FLOAT64), at(listed, _INT32), listed.shape[1], offset, room, stack,
         )  # fmt: skip
 
     _by_leaves(tree, other, count, look)
-    return passed.in_singles
+    return arguments.in_singles
 
 
 def least_listed(
@@ -305,11 +319,11 @@ def least_near(
     """
     if not len(tree) or not len(other):
         return
-    passed, least = _Passed(tree, other, near), other.by_node(labels, np.minimum)
+    arguments, least = _Arguments(tree, other, near), other.by_node(labels, np.minimum)
 
     def lower(first: int, last: int, room: int, stack: int) -> None:
         function_of("least_near")(
-            *passed.arguments, at(labels, _INT64), at(least, _INT64), first, last, at(cores, _INT64),
+            *arguments.addresses, at(labels, _INT64), at(least, _INT64), first, last, at(cores, _INT64),
             at(best, _INT64), room, stack,
         )  # fmt: skip
 
@@ -319,21 +333,26 @@ def least_near(
 def _by_leaves(tree: Tree, other: Tree, call: Callable[[int, int, int, int], None], look: Look) -> None:
     """Call a function for some leaves at a time, with memory of its own, on all cores of this process."""
 
-    def some(first: int) -> None:
+    def call_from(first: int) -> None:
         room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
         last = min(first + _LEAVES, tree.n_leaves)
         call(first, last, at(room, _FLOAT64), at(stack, _INT64))
 
-    starts, cores = range(0, tree.n_leaves, _LEAVES), len(os.sched_getaffinity(0))
+    in_threads(range(0, tree.n_leaves, _LEAVES), call_from, look)
+
+
+def in_threads(starts: range, call_from: Callable[[int], None], look: Look) -> None:
+    """Call a function, which is machine code for the most part, for each start, on all cores of this process."""
+    cores = len(os.sched_getaffinity(0))
     if cores == 1 or len(starts) == 1:
         for first in starts:
             look()
-            some(first)
+            call_from(first)
         return
     with ThreadPoolExecutor(cores, "xpulab-tree") as pool:
         for part in range(0, len(starts), 4 * cores):
             look()
-            list(pool.map(some, starts[part : part + 4 * cores]))
+            list(pool.map(call_from, starts[part : part + 4 * cores]))
 
 
 def link_near(
@@ -351,13 +370,13 @@ def link_near(
         One and the same, or two.
     near : Near
     parents : numpy.ndarray of int64
-        Of the rows of the tree, and then of those of the other if it is another. The parent of a root is its own place,
+        Of the rows of the tree, and then of those of the other if it is another. The parent of a root is its own index,
         and that of a row that is no core is -1.
     look : callable
     """
     if not len(tree) or not len(other):
         return
-    passed, offset = _Passed(tree, other, near), 0 if tree is other else len(tree)
+    arguments, offset = _Arguments(tree, other, near), 0 if tree is other else len(tree)
     room, stack = np.empty(int(other.shape[2])), np.empty(_STACK, np.int64)
     sets = tree.by_node(np.where(parents[: len(tree)] < 0, -2, -1), np.maximum)
     others = sets if tree is other else other.by_node(np.where(parents[offset:] < 0, -2, -1), np.maximum)
@@ -365,7 +384,7 @@ def link_near(
     while top:
         look()
         top = function_of("link_near")(
-            *passed.arguments, offset, at(parents, _INT64), at(sets, _INT64), at(others, _INT64), top, _PAIRS,
+            *arguments.addresses, offset, at(parents, _INT64), at(sets, _INT64), at(others, _INT64), top, _PAIRS,
             at(room, _FLOAT64), at(stack, _INT64),
         )  # fmt: skip
 

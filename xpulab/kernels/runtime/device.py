@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from xpulab.exceptions import DeviceError, DeviceNotFoundError
 from xpulab.kernels.runtime.overlay import Overlaid
 from xpulab.kernels.runtime.submit import Event, copy
+from xpulab.sharing.descriptions import DeviceDescription
 from xpulab.sharing.memory import MemoryPool, SharedBlock, prefer_huge_pages
 
 __all__ = ["Array", "Device", "lanes_of"]
@@ -50,7 +53,9 @@ class Array:
 
     __slots__ = ("__dict__", "dtype", "host", "memory", "pointer", "size")
 
-    def __init__(self, memory: Any, size: int, dtype: npt.DTypeLike) -> None:
+    def __init__(
+        self, memory: dpctl.memory.MemoryUSMShared | dpctl.memory.MemoryUSMDevice, size: int, dtype: npt.DTypeLike
+    ) -> None:
         self.memory = memory
         self.size = size
         self.dtype: np.dtype[Any] = np.dtype(dtype)
@@ -89,7 +94,7 @@ class _Part(Array):
 class _Lasting:
     """Memory of a device that outlives the array in it; see `Device.recycled`."""
 
-    def __init__(self, queue: Any, nbytes: int) -> None:
+    def __init__(self, queue: dpctl.SyclQueue, nbytes: int) -> None:
         self.usm = dpctl.memory.MemoryUSMShared(nbytes, queue=queue)
         self.nbytes = nbytes
         prefer_huge_pages(self.usm._pointer, nbytes)
@@ -181,7 +186,7 @@ class Device:
         self.kernel_seconds = 0.0
         self.compile_seconds = 0.0
         self.programs: dict[Any, Any] = {}  # kernel -> program; used by launch.py
-        self.tiles: dict[str, Any] = {}  # class of sizes -> tile, if it is not the default; set by tune.py
+        self.launch_shapes: dict[str, Any] = {}  # class of sizes -> launch shape, if not the default; set by tune.py
         #: Called between the steps of a compilation, which may take seconds; its exceptions end the compilation.
         self.while_compiling: Callable[[], None] = lambda: None
         self._running: list[tuple[Event, Any]] = []
@@ -196,18 +201,18 @@ class Device:
         """
         return lanes_of(self.wide)
 
-    def describe(self) -> dict[str, Any]:
-        """Return facts about the device: name, backend, device_type, driver, memory (bytes), compute_units, float64."""
+    def describe(self) -> DeviceDescription:
+        """Return what the driver tells about the device."""
         device = self.queue.sycl_device
-        return {
-            "name": self.name,
-            "backend": device.backend.name,
-            "device_type": device.device_type.name,
-            "driver": device.driver_version,
-            "memory": device.global_mem_size,
-            "compute_units": self.compute_units,
-            "float64": self.has_float64,
-        }
+        return DeviceDescription(
+            name=self.name,
+            backend=device.backend.name,
+            device_type=device.device_type.name,
+            driver=device.driver_version,
+            memory=device.global_mem_size,
+            compute_units=self.compute_units,
+            float64=self.has_float64,
+        )
 
     def check_dtype(self, dtype: npt.DTypeLike) -> np.dtype[Any]:
         """Return the dtype as a NumPy dtype, if the device can compute with rows of this dtype.
@@ -355,9 +360,17 @@ class Device:
         self.wait()
         return found
 
-    def track(self, event: Event, arguments: Any) -> None:
+    def track(self, event: Event, arguments: object) -> None:
         """Keep the event of a running kernel, for the clock, and its arguments, so that their memory is not freed."""
         self._running.append((event, arguments))
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Count the seconds of the body, in which the processor of a CPU device works, as those of a kernel."""
+        self.wait()
+        started = time.perf_counter()
+        yield
+        self.kernel_seconds += time.perf_counter() - started
 
     def wait(self) -> None:
         """Wait for all kernels, and add their seconds to `kernel_seconds`."""

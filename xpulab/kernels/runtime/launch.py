@@ -78,7 +78,7 @@ class Prepared:
         self._device.track(event, self)
 
 
-def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> None:
+def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: object) -> None:
     """Start a kernel on `groups` work-groups of `size` work-items. It runs after the kernels that were started before.
 
     Parameters
@@ -105,7 +105,7 @@ def launch(device: Device, kernel: Kernel, groups: int, size: int, *arguments: A
     prepare(device, kernel, groups, size, *arguments)()
 
 
-def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: Any) -> Prepared:
+def prepare(device: Device, kernel: Kernel, groups: int, size: int, *arguments: object) -> Prepared:
     """Do the part of `launch` that comes before the start of the kernel; the parameters and errors are the same."""
     _check(kernel, arguments)
     return Prepared(device, kernel, program_of(device, kernel), groups, size, arguments)
@@ -145,17 +145,17 @@ def build_together(device: Device, kernels: Sequence[Kernel], rank: int) -> None
 def _check(kernel: Kernel, arguments: Sequence[Any]) -> None:
     if len(arguments) != len(kernel.signature):
         raise DeviceError(f"{kernel.name}: {len(arguments)} arguments were given, {len(kernel.signature)} expected")
-    for place, (word, argument) in enumerate(zip(kernel.signature, arguments, strict=True), 1):
+    for number, (word, argument) in enumerate(zip(kernel.signature, arguments, strict=True), 1):
         if not _fits(word, argument):
             is_array = isinstance(argument, (Array, Local))
             given = f"{type(argument).__name__}{f' of {argument.dtype}' if is_array else ''}"
             raise DeviceError(
-                f"{kernel.name}: argument {place} is of type {given}, {_DTYPES[word[:2]]}{word[2:]} expected; wrap a "
+                f"{kernel.name}: argument {number} is of type {given}, {_DTYPES[word[:2]]}{word[2:]} expected; wrap a "
                 "Python number as np.float32(...) or np.int64(...)"
             )
 
 
-def _fits(word: str, argument: Any) -> bool:
+def _fits(word: str, argument: object) -> bool:
     dtype, kind = _DTYPES[word[:2]], word[2:]
     if kind == "":
         return type(argument) is dtype.type

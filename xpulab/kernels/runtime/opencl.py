@@ -89,8 +89,8 @@ class Compiler:
         size = ctypes.c_size_t()
         _opencl().clGetProgramInfo(program, _BINARY_SIZES, ctypes.sizeof(size), ctypes.byref(size), None)
         content = ctypes.create_string_buffer(size.value)
-        place = ctypes.c_void_p(ctypes.addressof(content))
-        _opencl().clGetProgramInfo(program, _BINARIES, ctypes.sizeof(place), ctypes.byref(place), None)
+        address = ctypes.c_void_p(ctypes.addressof(content))
+        _opencl().clGetProgramInfo(program, _BINARIES, ctypes.sizeof(address), ctypes.byref(address), None)
         return content.raw
 
     def kernel(self, program: int, entry: str) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from typing import Any
 
 import dpctl.memory
 
@@ -20,7 +19,7 @@ class Overlaid(dpctl.memory.MemoryUSMShared):
     """
 
     @classmethod
-    def over(cls, queue: Any, block: SharedBlock, nbytes: int, size: int) -> Overlaid:
+    def over(cls, queue: dpctl.SyclQueue, block: SharedBlock, nbytes: int, size: int) -> Overlaid:
         """Return at least `size` bytes, of which the first `nbytes` are the block's, and the rest is uninitialised."""
         memory = cls(_whole_pages(size), alignment=mmap.PAGESIZE, queue=queue)
         block.overlay(memory._pointer, _whole_pages(nbytes))

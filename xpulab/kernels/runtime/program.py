@@ -126,7 +126,7 @@ def _machine(device: Device) -> bytes:
     The instructions are included because hosts with different processors of the same name may share a cache folder.
     """
     about = device.describe()
-    facts = [about["name"], about["driver"], about["backend"]]
+    facts = [about.name, about.driver, about.backend]
     if device.is_cpu:
         facts += oneapi.processor()
     return json.dumps(facts).encode()

@@ -18,13 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.clustering.kmeans import Outcome, Problem, inertia, lloyd, start
+from xpulab.engine.algorithms.clustering.kmeans import Outcome, inertia, lloyd
+from xpulab.engine.algorithms.clustering.problem import Problem
 from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
-from xpulab.engine.dataset import kind_of, rows_of, weights_of, write_block
-from xpulab.engine.engine import Task, task
+from xpulab.engine.algorithms.clustering.starts import start
+from xpulab.engine.dataset import PassedRows, kind_of, rows_of, weights_of, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.runtime.launch import build_together
+from xpulab.sharing.answers import OwnRows
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["Leaf", "Options", "bisect"]
 
@@ -130,7 +135,7 @@ def _sides(
 ) -> tuple[list[Leaf], np.ndarray, np.ndarray]:
     """Return the two leaves of a split, their scores, and their centres less the shift of the whole problem."""
     kernels, rows = part.kernels, part.rows
-    labels = kernels.labels_to_host(best.labels, rows.n_samples)
+    labels = kernels.labels_on_cpu(best.labels, rows.n_samples)
     distances = kernels.own_distances(rows, part.shift, best.centers, best.labels)
     weighted = distances if part.weights is None else distances * part.weights
     mine = np.stack([np.bincount(labels, minlength=2), np.bincount(labels, weighted, 2)])
@@ -156,7 +161,7 @@ def descend(rows: AnyRows, splits: list[tuple[int, np.ndarray]]) -> np.ndarray:
             part = rows if len(places) == rows.n_samples else kernels.subset(rows, places)
             labels = kernels.new_labels(device, len(places))
             kernels.assign(part, np.zeros(rows.n_features, rows.dtype), centers, labels, again=False)
-            left = kernels.labels_to_host(labels, len(places)) == 0
+            left = kernels.labels_on_cpu(labels, len(places)) == 0
         leaves[chosen : chosen + 1] = [places[left], places[~left]]
     return _numbered(leaves, rows.n_samples)
 
@@ -172,9 +177,9 @@ def _numbered(leaves: list[np.ndarray], n: int) -> np.ndarray:
 @task("BisectingKMeans.fit", metrics=("inertia", "center_shift"))
 def _fit(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    target: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    target: Target,
     random: Any,
     options: dict[str, Any],
 ) -> dict[str, Any]:
@@ -186,17 +191,17 @@ def _fit(
         kernels.first_kernels(task.device, dtype, n_features, 2, asked.init == "k-means++", weights is not None),
         task.comm.rank,
     )
-    sample_weight = weights_of(task, weights, source["bounds"])
-    problem = Problem(task, rows_of(task, source, sample_weight), source["bounds"], sample_weight)
+    sample_weight = weights_of(task, weights, source.bounds)
+    problem = Problem(task, rows_of(task, source, sample_weight), source.bounds, sample_weight)
     generator = np.random.RandomState()
     generator.set_state(random)
     leaves, splits = bisect(problem, asked, generator)
     numbers = _numbered([leaf.places for leaf in leaves], problem.rows.n_samples)
-    write_block(task, target, source["bounds"], [numbers])
+    write_block(task, target, source.bounds, [numbers])
     return {
         "splits": [(chosen, problem.outward(centers), scores) for chosen, centers, scores in splits],
         "shift": problem.outward(problem.shift),
-        "dense": isinstance(problem.rows, Rows),
+        "dense": not isinstance(problem.rows, SparseRows),
         "mean": problem.outward(problem.mean),
         "inertia": sum(leaf.inertia for leaf in leaves) * problem.unit * problem.unit,
         "random": generator.get_state(),
@@ -207,12 +212,12 @@ def _fit(
 
 @task("BisectingKMeans.predict")
 def _predict(
-    task: Task, source: dict[str, Any], weights: None, target: dict[str, Any], splits: list[tuple[int, np.ndarray]]
-) -> dict[str, Any]:
+    task: Task, source: Source, weights: None, target: Target, splits: list[tuple[int, np.ndarray]]
+) -> OwnRows:
     rows = rows_of(task, source)
     largest = max((float(np.abs(centers).max()) for _, centers in splits), default=0.0)
     if largest and not ordinary(largest, rows.dtype) and (unit := unit_of(task, rows, largest)) != 1:
         rows = kernels_for(rows).divided(rows, unit)
         splits = [(chosen, centers / centers.dtype.type(unit)) for chosen, centers in splits]
-    write_block(task, target, source["bounds"], [descend(rows, splits)])
+    write_block(task, target, source.bounds, [descend(rows, splits)])
     return {"rows": rows.n_samples}

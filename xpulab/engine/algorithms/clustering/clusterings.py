@@ -7,39 +7,49 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import Data, data_of, pieces
-from xpulab.engine.engine import Task, task
+from xpulab.engine.algorithms.class_sums import parts_of, sums_of
+from xpulab.engine.algorithms.labels import codes_of
+from xpulab.engine.algorithms.passes import any_data
+from xpulab.engine.dataset import Data, data_of, kind_of, pieces
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans import sparse
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
+from xpulab.sharing.sources import Source
 
-__all__ = ["spreads"]
+__all__ = ["sparse_spreads", "spreads"]
 
 
-def _sorted_pieces(data: Data) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _sorted_pieces(rows: Rows, codes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield rows in float64, sorted by cluster, a part at a time; with the clusters there, and the first row of each.
 
-    The targets of `data` are the numbers of the clusters.
+    The codes are the numbers of the rows' clusters.
     """
-    rows, targets = data.rows, data.targets
-    assert targets is not None
     for first, last in pieces(rows.n_samples, rows.n_features * 8):
-        places = np.arange(first, last)
-        codes = take(targets, places)[:, 0].astype(np.int64)
-        order = np.argsort(codes, kind="stable")
-        there, firsts = np.unique(codes[order], return_index=True)
-        yield take(rows, places[order]).astype(np.float64), there, firsts
+        some = codes[first:last]
+        order = np.argsort(some, kind="stable")
+        there, firsts = np.unique(some[order], return_index=True)
+        yield take(rows, first + order).astype(np.float64), there, firsts
 
 
-def spreads(task: Task, data: Data, k: int) -> dict[str, np.ndarray]:
-    """Return number of rows, mean, sum of distances from the mean, and sum of squared distances, of each cluster."""
+def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return number of rows, mean, sum of distances from the mean, and sum of squared distances, of each cluster.
+
+    The targets of `data` are the numbers of the clusters, or labels of these classes.
+    """
+    assert data.targets is not None
+    codes = codes_of(data.targets, classes).astype(np.int64)
     local = np.zeros((k, data.n_features + 1))
-    for rows, there, firsts in _sorted_pieces(data):
+    for rows, there, firsts in _sorted_pieces(data.rows, codes):
         local[there, :-1] += np.add.reduceat(rows, firsts, axis=0)
         local[there, -1] += np.diff(firsts, append=len(rows))
     sums = task.comm.allreduce(local)
     counts, means = sums[:, -1], sums[:, :-1] / sums[:, -1:]
     task.check()
     away = np.zeros((k, 2 + data.n_features))
-    for rows, there, firsts in _sorted_pieces(data):
+    for rows, there, firsts in _sorted_pieces(data.rows, codes):
         rows -= np.repeat(means[there], np.diff(firsts, append=len(rows)), axis=0)
         squares = np.einsum("ij,ij->i", rows, rows)
         away[there] += np.add.reduceat(np.column_stack([np.sqrt(squares), squares, rows]), firsts, axis=0)
@@ -49,9 +59,31 @@ def spreads(task: Task, data: Data, k: int) -> dict[str, np.ndarray]:
     return {"counts": counts, "means": means, "distances": distances, "squares": squares}
 
 
+def sparse_spreads(task: Task, rows: SparseRows, codes: np.ndarray, k: int) -> dict[str, np.ndarray]:
+    """Return what `spreads` does, of sparse rows: their distances from the means follow from products."""
+    local = np.hstack([sums_of(rows, codes, k)[0], np.bincount(codes, minlength=k)[:, None]])
+    sums = task.comm.allreduce(local)
+    counts, means = sums[:, -1], sums[:, :-1] / sums[:, -1:]
+    task.check()
+    norms, factor, away = np.square(means).sum(axis=1), np.ascontiguousarray(means.T), np.zeros((2, k))
+    for first, part in parts_of(rows):
+        mine = codes[first : first + part.shape[0]]
+        of_mean = (part @ factor)[np.arange(len(mine)), mine]
+        squares = np.maximum(part.multiply(part).sum(axis=1).A1 - 2 * of_mean + norms[mine], 0)
+        squares[counts[mine] == 1] = 0  # without rounding
+        away += [np.bincount(mine, np.sqrt(squares), k), np.bincount(mine, squares, k)]
+    distances, squares = task.comm.allreduce(away)
+    return {"counts": counts, "means": means, "distances": distances, "squares": squares}
+
+
 @task("metrics.clusters")
 def _clusters(
-    task: Task, source: dict[str, Any], weights: None, targets: dict[str, Any], n_clusters: int
+    task: Task, source: Source, weights: None, targets: Source, n_clusters: int, classes: np.ndarray | None = None
 ) -> dict[str, Any]:
+    if kind_of(task, source)[0] is sparse:
+        rows, labels = any_data(task, source, None, targets)
+        assert isinstance(rows, SparseRows)
+        codes = codes_of(labels, classes).astype(np.int64)
+        return {"rows": rows.n_samples, **sparse_spreads(task, rows, codes, n_clusters)}
     data = data_of(task, source, None, targets)
-    return {"rows": data.n_own, **spreads(task, data, n_clusters)}
+    return {"rows": data.n_own, **spreads(task, data, n_clusters, classes)}

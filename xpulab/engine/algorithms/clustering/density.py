@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of, on_host, weights_of, write_block
-from xpulab.engine.engine import Task, task
+from xpulab.engine.dataset import PassedRows, data_of, on_host, weights_of, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.neighbors import normalised
 from xpulab.kernels.on_cpu.trees import (
     BEYOND,
@@ -33,8 +34,10 @@ from xpulab.kernels.on_cpu.trees import (
     roots_of,
 )
 from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows
+from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__ = ["clustered"]
+__all__ = ["by_row", "clustered"]
 
 _SAMPLE = 1024  # rows of a rank of which regions are made
 _MOST_LISTED = 33  # `min_samples` with which neighbours are listed
@@ -175,7 +178,7 @@ def clustered(
     totals = np.zeros(n)
     if near.name == "cosine" and near.limit < 1:
         # A row of zeros is 1 apart from all rows, but its own neighbour. Infinity fills up the leaves.
-        totals[(own.tiles == 0).all(axis=1)[np.isfinite(own.tiles[:, 0])]] = 1
+        totals[(own.leaves == 0).all(axis=1)[np.isfinite(own.leaves[:, 0])]] = 1
         totals *= region.weights
     # A row that has enough neighbours keeps them, unless a weight is negative.
     growing = all(task.comm.allgather(weights is None or bool((weights >= 0).all())))
@@ -207,7 +210,7 @@ def clustered(
 
 
 def _sets(task: Task, region: _Region, near: Near, core: np.ndarray) -> np.ndarray:
-    """Number the clusters of the cores in the order of their first cores; other rows get -1."""
+    """Give the clusters of the cores numbers in the order of their first cores; other rows get -1."""
     own, n = region.own, len(region.own)
     roots = np.where(core, np.arange(n), -1)
     link_near(own, own, near, roots, task.leave_if_cancelled)
@@ -223,7 +226,7 @@ def _sets(task: Task, region: _Region, near: Near, core: np.ndarray) -> np.ndarr
     link_near(own, region.halo, near, both, task.leave_if_cancelled)
     roots_of(both)
 
-    # Of each set that this rank knows one row says with which others it is joined: with the one that comes first.
+    # One row of each set that this rank knows names the set, and the first of the sets with which it is joined.
     every = np.concatenate([names, halo_names])
     one = np.concatenate([np.flatnonzero(core & (roots == np.arange(n))), n + leaders[halo_names[leaders] >= 0]])
     first = np.full(len(both), BEYOND)
@@ -236,37 +239,55 @@ def _sets(task: Task, region: _Region, near: Near, core: np.ndarray) -> np.ndarr
     return labels
 
 
-@task("density")
-def _density(
-    task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    metric: tuple[str, float],
-    limit: float,
-    min_samples: int,
-    target: dict[str, Any],
-    components: bool,
-) -> dict[str, Any]:
-    """The cluster of each row and whether it is a core, into the array (n_samples, 2) of the notebook.
+def by_row(
+    task: Task, rows: Rows, bounds: list[int], weights: np.ndarray | None, near: Near, min_samples: int
+) -> np.ndarray:
+    """Return the cluster of each row of this rank, -1 for noise, and whether it is a core: (n, 2) of int64.
 
-    With `components` this rank's cores themselves are returned, too.
+    Parameters
+    ----------
+    task : Task
+    rows : Rows
+        This rank's.
+    bounds : list of int
+        Rank r has the rows from bounds[r] up to, not including, bounds[r + 1].
+    weights : numpy.ndarray of float64 of shape (n,), optional
+    near : Near
+    min_samples : int
     """
-    data = data_of(task, source)
-    rank, bounds = task.comm.rank, data.bounds
-    first = bounds[rank]
-    rows = on_host(data.rows, np.float64)
-    near = Near(*metric, limit)
+    first = bounds[task.comm.rank]
+    values = on_host(rows, np.float64)
     if near.name == "cosine":
-        rows = normalised(rows)
-    mine = weights_of(task, weights, bounds)
-    index, labels, core = clustered(task, rows, first, mine, near, min_samples)
-
+        values = normalised(values)
+    with task.on_host():
+        index, labels, core = clustered(task, values, first, weights, near, min_samples)
     owners = np.searchsorted(bounds[1:], index, side="right")
     order = np.argsort(owners, kind="stable")
     found = np.column_stack([index, labels, core])[order]
     came = task.comm.exchange_rows(found, np.bincount(owners, minlength=task.comm.size))
-    labelled = np.empty((data.rows.n_samples, 2), np.int64)
+    labelled = np.empty((rows.n_samples, 2), np.int64)
     labelled[came[:, 0] - first] = came[:, 1:]
-    write_block(task, target, bounds, [labelled])
+    return labelled
+
+
+@task("density")
+def _density(
+    task: Task,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    metric: tuple[str, float],
+    limit: float,
+    min_samples: int,
+    target: Target,
+    components: bool,
+) -> dict[str, Any]:
+    """Write the cluster of each row, and whether it is a core, into the array (n_samples, 2) of the notebook.
+
+    With `components` this rank's cores themselves are returned, too.
+    """
+    data = data_of(task, source)
+    mine = weights_of(task, weights, data.bounds)
+    labelled = by_row(task, data.rows, data.bounds, mine, Near(*metric, limit), min_samples)
+    write_block(task, target, data.bounds, [labelled])
     result = {"rows": data.rows.n_samples}
     return {**result, "components": take(data.rows, np.flatnonzero(labelled[:, 1]))} if components else result

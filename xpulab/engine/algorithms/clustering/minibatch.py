@@ -21,12 +21,22 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.clustering.kmeans import Problem, parts
-from xpulab.engine.dataset import held_open, kind_of, rows_of, weights_of, write_block
-from xpulab.engine.engine import Interrupted, Task, task
+from xpulab.engine.algorithms.clustering.batches import DrawnBatches, Draws
+from xpulab.engine.algorithms.clustering.kmeans import parts
+from xpulab.engine.algorithms.clustering.problem import Problem
+from xpulab.engine.algorithms.encoding import chosen_of
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.dataset import Data, PassedRows, held_open, kind_of, rows_of, weights_of, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans.sparse_gather import on_cpu, picked
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
+from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.launch import build_together
+from xpulab.sharing.sources import BlockRows, SharedArray, Source, Target
 
-__all__ = ["Draws", "Options", "State", "Total", "fit", "update"]
+__all__ = ["Options", "State", "Total", "fit", "update"]
 
 _KEEP = 0.05  # seconds between two checkpoints
 _DETAILED = 2000  # steps that are all in the history; of later steps there are fewer, so that it does not grow too long
@@ -97,60 +107,6 @@ class Total:
         return cls(every[: k * d].reshape(k, d), every[k * d : -2], float(every[-2]), bool(every[-1]))
 
 
-class Draws:
-    """Draws rows with replacement, as ``RandomState.choice(n, size, p=weights / total)`` draws them.
-
-    NumPy adds the probabilities one after the other, and compares uniform numbers with the sums. Each rank keeps the
-    sums of its own rows, 8 bytes for each row, and continues the addition of the ranks before it, so that every number
-    of ranks has the same sums to the last bit.
-
-    Parameters
-    ----------
-    problem : Problem
-    total : float or None
-        The sum of all weights in the dtype of the rows, as NumPy computes it; None to have the ranks add the weights.
-    """
-
-    def __init__(self, problem: Problem, total: float | None) -> None:
-        comm, number = problem.comm, problem.rows.dtype.type
-        if total is None:
-            own = 0.0 if problem.weights is None else float(problem.weights.sum(dtype=np.float64))
-            total = float(comm.allreduce(np.array([own]))[0])
-        n = problem.rows.n_samples
-        weights = np.full(n, number(1)) if problem.weights is None else problem.weights.astype(number, copy=False)
-        shares = np.empty(n + 1)
-        shares[1:] = weights / number(total)
-        begin = end = 0.0
-        for rank in range(comm.size):
-            if rank == comm.rank:
-                shares[0] = begin = end
-                np.cumsum(shares, out=shares)
-                end = float(shares[-1])
-            end = comm.bcast(end, rank)
-        self._sums = shares[1:]
-        self._sums /= end
-        self._begin = begin / end if problem.first else -1.0
-        self._even = problem.weights is None
-        self._first, self._share = problem.first, problem.n_samples
-
-    def places(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of the uniform numbers draw rows of this rank, and the indices of these rows in its block."""
-        if not len(self._sums):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        mine = np.flatnonzero((uniforms >= self._begin) & (uniforms < self._sums[-1]))
-        drawn = uniforms[mine]
-        if not self._even:
-            return mine, self._sums.searchsorted(drawn, side="right")
-        # With equal weights the place is known up to rounding, which takes a fraction of the time of a search.
-        found = (drawn * self._share).astype(np.int64) - self._first
-        np.clip(found, 0, len(self._sums) - 1, out=found)
-        while (late := self._sums[found] <= drawn).any():
-            found += late
-        while (early := (found > 0) & (self._sums[found - 1] > drawn)).any():
-            found -= early
-        return mine, found
-
-
 def update(problem: Problem, state: State, total: Total) -> np.ndarray:
     """Return the centres after a batch; changes the counts of `state`."""
     some = total.weights > 0
@@ -178,12 +134,13 @@ def reassign(
     ratio: float,
     random: np.random.RandomState,
     n_rows: int,
+    rows: AnyRows,
     mine: np.ndarray,
     places: np.ndarray,
 ) -> int:
     """Move centres with low counts to rows of the batch, and return how many; changes `centers` and the counts.
 
-    The batch has `n_rows` rows. This rank has those with the numbers `mine`, in ascending order, at `places`.
+    The batch has `n_rows` rows. This rank has those with the numbers `mine`, in ascending order, at `places` of `rows`.
     """
     low = low_counts(state.counts, ratio, n_rows)
     count = int(low.sum())
@@ -193,7 +150,7 @@ def reassign(
         at = np.searchsorted(mine, chosen)
         here = np.flatnonzero(mine[np.minimum(at, len(mine) - 1)] == chosen) if len(mine) else np.empty(0, np.int64)
         if len(here):
-            found[here] = problem.kernels.take(problem.rows, places[at[here]])
+            found[here] = kernels_for(rows).take(rows, places[at[here]])
         centers[low] = problem.comm.allreduce(found)
     # As in scikit-learn, the counts change even if no centre moves, and not to values so low that they move again.
     state.counts[low] = np.min(state.counts[~low])
@@ -231,21 +188,23 @@ def fit(
     """
     random = np.random.RandomState()
     random.set_state(state.random)
-    batches = problem.kernels.Batches(problem.rows, options.batch_size)
+    size = options.batch_size
+    batches = DrawnBatches(problem, draws, size)
     said: list[str] = []
     kept = time.perf_counter()
     ended = False
     while state.iteration < options.n_steps and not ended:
-        mine, places = draws.places(random.random_sample(options.batch_size))
+        mine, places = batches.draw(random, options.n_steps - state.iteration)
         total = Total.of(problem, _labelled(problem, state.centers, batches, places))
-        state.since += options.batch_size
+        state.since += size
         may_reassign = bool((state.counts == 0).any()) or state.since >= 10 * len(state.counts)
         centers = update(problem, state, total)
         if may_reassign:
             state.since = 0
             if options.reassignment_ratio > 0:
-                size = options.batch_size
-                count = reassign(problem, state, centers, options.reassignment_ratio, random, size, mine, places)
+                other = batches.generator(random)
+                ratio = options.reassignment_ratio
+                count = reassign(problem, state, centers, ratio, other, size, batches.rows, mine, places)
                 if count and options.verbose:
                     said.append(f"[MiniBatchKMeans] Reassigning {count} cluster centers.")
         moved = float(np.sum((centers - state.centers) ** 2)) if options.tol > 0 else 0.0
@@ -266,14 +225,14 @@ def fit(
 
 
 def _labelled(
-    problem: Problem, centers: np.ndarray, batches: Any, places: np.ndarray
+    problem: Problem, centers: np.ndarray, batches: DrawnBatches, places: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Label this rank's rows of a batch, and return their sums, weights and inertia."""
     k, d = centers.shape
     if not len(places):
         return np.zeros((k, d)), np.zeros(k), 0.0
     rows, labels = batches.take(places)
-    found: tuple[np.ndarray, np.ndarray, float] = problem.kernels.fresh_step(
+    found: tuple[np.ndarray, np.ndarray, float] = kernels_for(rows).fresh_step(
         rows, problem.shift, _shifted(problem, centers), labels
     )
     return found
@@ -324,52 +283,74 @@ def _inward(problem: Problem, centers: np.ndarray) -> np.ndarray:
     return problem.task.comm.bcast(centers).astype(np.float64) / problem.unit
 
 
-def _problem(task: Task, source: dict[str, Any], weights: dict[str, Any] | None, n_clusters: int) -> Problem:
+def _problem(task: Task, source: Source, weights: SharedArray | PassedRows | None, n_clusters: int) -> Problem:
     """Read the rows, after the driver has finished the first kernels."""
     kernels, dtype, n_features = kind_of(task, source)
     task.show(doing="finishing kernels for the device")
     build_together(
         task.device, kernels.first_kernels(task.device, dtype, n_features, n_clusters, False, True), task.comm.rank
     )
-    sample_weight = weights_of(task, weights, source["bounds"])
-    return Problem(task, rows_of(task, source, sample_weight), source["bounds"], sample_weight)
+    sample_weight = weights_of(task, weights, source.bounds)
+    return Problem(task, rows_of(task, source, sample_weight), source.bounds, sample_weight)
 
 
 @task("MiniBatchKMeans.rows")
-def _rows(task: Task, source: dict[str, Any], weights: dict[str, Any] | None, chosen: np.ndarray) -> dict[str, Any]:
-    """Return some of the rows of a handle, with their weights, in the order of their indices `chosen`."""
-    rows = rows_of(task, source)
-    sample_weight = weights_of(task, weights, source["bounds"])
-    first = source["bounds"][task.comm.rank]
-    mine = (chosen >= first) & (chosen < first + rows.n_samples)
-    found = np.zeros((len(chosen), rows.n_features), rows.dtype)
+def _rows(task: Task, source: Source, weights: SharedArray | PassedRows | None, chosen: np.ndarray) -> dict[str, Any]:
+    """Return some rows of a handle or of files, with their weights, in the order of their indices `chosen`."""
+    if isinstance(source, BlockRows):
+        distinct, places = np.unique(chosen, return_inverse=True)
+        rows: AnyRows = Rows.upload(task.device, chosen_of(task, Data(task, source), distinct))
+    else:
+        rows = rows_of(task, source)
+    sample_weight = weights_of(task, weights, source.bounds)
+    first = source.bounds[task.comm.rank]
+    mine = (chosen >= first) & (chosen < source.bounds[task.comm.rank + 1])
+    own = chosen[mine] - first
     some = np.ones(len(chosen), rows.dtype) if weights is None else np.zeros(len(chosen), rows.dtype)
-    if mine.any():
-        kernels, _, _ = kind_of(task, source)
-        found[mine] = kernels.take(rows, chosen[mine] - first)
-        if sample_weight is not None:
-            some[mine] = sample_weight[chosen[mine] - first]
+    if sample_weight is not None:
+        some[mine] = sample_weight[own]
+    if isinstance(source, BlockRows):
+        own = places[mine] - np.searchsorted(distinct, first)
     # Exactly one rank has each row, and the other ranks add zeros, so the sums are exact.
-    return {"chosen": task.comm.allreduce(found), "weights": some if weights is None else task.comm.allreduce(some)}
+    summed = some if weights is None else task.comm.allreduce(some)
+    if isinstance(rows, SparseRows):
+        return {"chosen": _picked_of_all(task, rows, mine, own), "weights": summed}
+    found = np.zeros((len(chosen), rows.n_features), rows.dtype)
+    if mine.any():
+        found[mine] = kernels_for(rows).take(rows, own)
+    return {"chosen": task.comm.allreduce(found), "weights": summed}
+
+
+def _picked_of_all(task: Task, rows: SparseRows, mine: np.ndarray, places: np.ndarray) -> tuple[Any, tuple[int, int]]:
+    """Return chosen sparse rows of all ranks, in their order, as arguments of SciPy's `csr_matrix`.
+
+    `mine` says which of them this rank has, `places` where.
+    """
+    every = task.comm.allgather((np.flatnonzero(mine), *picked(on_cpu(rows), places)))
+    order = np.argsort(np.concatenate([numbers for numbers, *_ in every]))
+    lengths = np.concatenate([np.diff(ends) for *_, ends in every])
+    values, columns = (np.concatenate([each[part] for each in every]) for part in (1, 2))
+    whole = picked((values, columns, np.concatenate([[0], np.cumsum(lengths)])), order)
+    return whole, (len(mine), rows.n_features)
 
 
 @task("MiniBatchKMeans.fit", metrics=("batch_inertia", "average"))
 def _fit(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
     checkpoint: str,
     centers: np.ndarray,
     random: Any,
     total: float | None,
     tol: float,
     options: dict[str, Any],
-    target: dict[str, Any] | None = None,
+    target: Target | None = None,
     resume: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     problem = _problem(task, source, weights, len(centers))
     dtype = problem.rows.dtype
-    bounds = source["bounds"]
+    bounds = source.bounds
     if resume is not None:
         state = State.inward(resume, problem)
     else:
@@ -397,13 +378,13 @@ def _fit(
 @task("MiniBatchKMeans.partial_fit")
 def _partial_fit(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
     centers: np.ndarray,
     counts: np.ndarray,
     random: Any,
     ratio: float,
-    target: dict[str, Any] | None = None,
+    target: Target | None = None,
 ) -> dict[str, Any]:
     """Take one step with all rows, and reassign centres if the `ratio` is above zero."""
     problem = _problem(task, source, weights, len(centers))
@@ -420,7 +401,7 @@ def _partial_fit(
     count = 0
     if ratio > 0:
         own = np.arange(rows.n_samples)
-        count = reassign(problem, state, moved, ratio, generator, problem.n_samples, problem.first + own, own)
+        count = reassign(problem, state, moved, ratio, generator, problem.n_samples, rows, problem.first + own, own)
     centers = moved.astype(rows.dtype)
     found: dict[str, Any] = {
         "centers": problem.outward(centers),
@@ -430,5 +411,5 @@ def _partial_fit(
     found |= {"rows": rows.n_samples, "reassigned": count}
     if target is not None:
         labels, found["inertia"] = _labels(problem, centers)
-        write_block(task, target, source["bounds"], parts(rows, labels))
+        write_block(task, target, source.bounds, parts(rows, labels))
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from xpulab.engine.engine import Task
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 
-__all__ = ["largest_of", "ordinary", "unit_of"]
+__all__ = ["largest_of", "ordinary", "unit_for", "unit_of"]
 
 
 def ordinary(size: float, dtype: np.dtype[Any], power: float = 2.0) -> bool:
@@ -41,8 +41,15 @@ def unit_of(task: Task, rows: AnyRows, least: float = 0.0, power: float = 2.0) -
     power : float
         Of what is computed from differences.
     """
-    found = task.comm.allreduce(np.array([kernels_for(rows).reach(rows)]), np.maximum)
-    reach = max(float(found[0]), least)
-    if not reach or ordinary(reach, rows.dtype, power):
+    return unit_for(task, kernels_for(rows).reach(rows), rows.dtype, least, power)
+
+
+def unit_for(task: Task, reach: float, dtype: np.dtype[Any], least: float = 0.0, power: float = 2.0) -> float:
+    """Return the power of two for rows of this dtype, of which this rank's have this largest magnitude.
+
+    See `unit_of`.
+    """
+    most = max(float(task.comm.allreduce(np.array([reach]), np.maximum)[0]), least)
+    if not most or ordinary(most, dtype, power):
         return 1.0
-    return 2.0 ** min(int(np.frexp(reach)[1]), np.finfo(rows.dtype).maxexp - 1)
+    return 2.0 ** min(int(np.frexp(most)[1]), np.finfo(dtype).maxexp - 1)

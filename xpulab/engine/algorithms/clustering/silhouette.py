@@ -13,16 +13,18 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.labels import chosen_among, codes_of
 from xpulab.engine.dataset import Data, data_of, pieces, write_block
-from xpulab.engine.engine import Task, task
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.distance_sums import Kind, Queries
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.row_passes import consecutive, take
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.row_passes import take
+from xpulab.sharing.answers import Total
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["Labelled", "silhouettes"]
 
@@ -46,7 +48,8 @@ class Labelled:
     ----------
     task : Task
     data : Data
-        Its targets are the numbers of the clusters; -1 for rows that are not used.
+    codes : numpy.ndarray of int64 of shape (n_own,)
+        The number of each row's cluster; -1 for rows that are not used.
     k : int
         Number of clusters.
     metric : str
@@ -64,10 +67,8 @@ class Labelled:
         Number of columns of the rows that are compared.
     """
 
-    def __init__(self, task: Task, data: Data, k: int, metric: str) -> None:
-        assert data.targets is not None
+    def __init__(self, task: Task, data: Data, codes: np.ndarray, k: int, metric: str) -> None:
         self._rows, self._directions = data.rows, metric == "cosine"
-        codes = _column(data.targets)
         order = np.argsort(codes, kind="stable")
         self.places = order[codes[order] >= 0]
         self.codes = codes[self.places]
@@ -87,19 +88,14 @@ class Labelled:
     def some(self, first: int, last: int) -> np.ndarray:
         """Return some of the rows, in this order, as they are compared.
 
-        Of the cosine, the last column is 1 for rows of zeros, and 0 for others: so a row of zeros and another row have
-        the cosine 0, which their distance is not 0 apart from.
+        For the cosine, a last column has 1 for rows of zeros, and 0 for other rows. A row of zeros then has the cosine
+        0, and so the distance 1, to every other row, and the distance 0 to rows of zeros.
         """
         rows = take(self._rows, self.places[first:last])
         if not self._directions:
             return np.ldexp(rows, self._exponent)
         rows = normalised(rows)
         return np.hstack([rows, ~rows.any(axis=1, keepdims=True)]).astype(rows.dtype)
-
-
-def _column(targets: Rows) -> np.ndarray:
-    parts = [consecutive(targets, *piece)[:, 0] for piece in pieces(targets.n_samples, targets.dtype.itemsize)]
-    return np.concatenate([np.empty(0), *parts]).astype(np.int64)
 
 
 def _passing(task: Task, mine: Labelled) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -161,16 +157,26 @@ def _of_sums(sums: np.ndarray, codes: np.ndarray, sizes: np.ndarray, directions:
 @task("metrics.silhouette")
 def _silhouette(
     task: Task,
-    source: dict[str, Any],
+    source: Source,
     weights: None,
-    targets: dict[str, Any],
+    targets: Source,
     n_clusters: int,
     metric: tuple[str, float],
-    target: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The silhouette of each row, into an array (n_samples,) of the notebook; or their sum."""
+    target: Target | None = None,
+    classes: np.ndarray | None = None,
+    chosen: SharedArray | None = None,
+) -> Total:
+    """Write the silhouette of each row into an array (n_samples,) of the notebook, or return their sum.
+
+    The targets are the numbers of the clusters, -1 for rows that are not used; or labels of these classes, of which
+    those of the chosen rows are used.
+    """
     data = data_of(task, source, None, targets)
-    mine = Labelled(task, data, n_clusters, metric[0])
+    assert data.targets is not None
+    codes = codes_of(data.targets, classes).astype(np.int64)
+    if chosen is not None:
+        codes[~chosen_among(data.n_own, chosen.open(), data.bounds[task.comm.rank])] = -1
+    mine = Labelled(task, data, codes, n_clusters, metric[0])
     task.show(doing="comparing rows")
     found = silhouettes(task, mine, *metric)
     if target is not None:

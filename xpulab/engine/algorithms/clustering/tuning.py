@@ -1,4 +1,4 @@
-"""Measures launch parameters in a fit. Ranks with equal devices share the measurements, and each gets all results."""
+"""Measures launch shapes in a fit. Ranks with equal devices share the measurements, and each gets all results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 
-from xpulab.engine.engine import Interrupted, Task
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.engine import Task
 from xpulab.kernels.kmeans.choice import AnyRows
-from xpulab.kernels.kmeans.tiles import Tile, size_class
+from xpulab.kernels.kmeans.launch_shapes import LaunchShape, size_class
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
 
@@ -16,7 +17,7 @@ __all__ = ["share", "tune"]
 
 
 def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> tuple[int, float]:
-    """Measure as many launch parameters (tiles) for these sizes as time allows; with mode "all", all of them.
+    """Measure as many launch shapes for these sizes as time allows; with mode "all", all of them.
 
     All ranks call this together, and measure at the same time, because they also compute at the same time.
 
@@ -24,7 +25,7 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
     ----------
     task : Task
     rows : Rows or SparseRows
-        This rank's block; sparse rows have no tiles.
+        This rank's block; sparse rows have no launch shapes.
     shift : numpy.ndarray of shape (n_features,)
         Subtracted from the rows.
     centers : numpy.ndarray of shape (n_clusters, n_features)
@@ -33,7 +34,7 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
     Returns
     -------
     tried : int
-        Number of tiles that all ranks have measured together.
+        Number of launch shapes that all ranks have measured together.
     seconds : float
         Seconds that this took.
 
@@ -52,13 +53,13 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
         # A rank with too few rows for a measurement measures nothing, and gets the results of the other ranks.
         missing = tuner.missing(rows.dtype, d, k) if rows.n_samples >= BLOCK else []
         offers = comm.allgather((tuner.key, missing))
-        if not any(tiles for _, tiles in offers):
+        if not any(shapes for _, shapes in offers):
             break
         mine = share(offers, comm.rank)
         speeds = tuner.measure(rows, shift, centers, mine, task.cancelled) if mine else {}
         found = comm.allgather((tuner.key, speeds, task.cancelled()))
         tried += sum(len(each) for _, each, _ in found)
-        learned = {tile: speed for key, each, _ in found if key == tuner.key for tile, speed in each.items()}
+        learned = {shape: speed for key, each, _ in found if key == tuner.key for shape, speed in each.items()}
         if learned:
             tuner.learn(name, learned)
         if any(cancelled for *_, cancelled in found):
@@ -69,23 +70,23 @@ def tune(task: Task, rows: AnyRows, shift: np.ndarray, centers: np.ndarray) -> t
     return tried, seconds
 
 
-def share(offers: list[tuple[str, list[Tile]]], rank: int) -> list[Tile]:
-    """Return the tiles that a rank has to measure.
+def share(offers: list[tuple[str, list[LaunchShape]]], rank: int) -> list[LaunchShape]:
+    """Return the launch shapes that a rank has to measure.
 
-    Ranks with equal devices share the tiles that none of them has measured.
+    Ranks with equal devices share the launch shapes that none of them has measured.
 
     Parameters
     ----------
-    offers : list of (str, list of Tile)
-        For each rank the key of its device, and the tiles that it has not measured.
+    offers : list of (str, list of LaunchShape)
+        For each rank the key of its device, and the launch shapes that it has not measured.
     rank : int
 
     Returns
     -------
-    list of Tile
+    list of LaunchShape
     """
     key, missing = offers[rank]
     if not missing:
         return []
-    members = [other for other, (theirs, tiles) in enumerate(offers) if theirs == key and tiles]
+    members = [other for other, (theirs, shapes) in enumerate(offers) if theirs == key and shapes]
     return offers[members[0]][1][members.index(rank) :: len(members)]

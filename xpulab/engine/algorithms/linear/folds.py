@@ -7,17 +7,19 @@ cross-validation need only one pass over the rows in addition to the pass for al
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import Products, products
+from xpulab.engine.algorithms.passes import products
 from xpulab.engine.algorithms.qr import products_of, triangle_of
-from xpulab.engine.dataset import Data, data_of
-from xpulab.engine.engine import Task, task
+from xpulab.engine.dataset import Data, PassedRows
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.products import gram
 from xpulab.kernels.row_passes import take
 from xpulab.kernels.rows import Rows
+from xpulab.sharing.answers import LinearProducts, Products
+from xpulab.sharing.sources import SharedArray, Source
 
 __all__ = ["fold_sums", "sharp_products"]
 
@@ -77,15 +79,13 @@ def fold_sums(
         With m = n_features + n_targets: ``count`` and ``weight`` of shape (n_folds,), ``total`` of shape (n_folds, m),
         and ``products`` of shape (n_folds, m, m).
     """
-    rows, targets = data.rows, data.targets
-    assert targets is not None
     m = len(shift)
-    shift = shift.astype(rows.dtype).astype(np.float64)
+    shift = shift.astype(data.dtype).astype(np.float64)
     mine = fold_of_row[data.bounds[task.comm.rank] : data.bounds[task.comm.rank + 1]]
     facts, found = np.zeros((n_folds, 2 + m)), np.zeros((n_folds, m, m))
-    for fold in range(n_folds):
-        task.check()
-        for block, right, weights in _of_fold(rows, targets, np.flatnonzero(mine == fold)):
+    task.check()
+    for rows, targets, fold, chosen in _of_folds(data, mine, n_folds):
+        for block, right, weights in _of_fold(rows, targets, chosen):
             away = np.hstack([block, right]) - shift
             facts[fold, 0] += len(block)
             facts[fold, 1] += weights.sum()
@@ -98,10 +98,21 @@ def fold_sums(
     return {"count": facts[:, 0], "weight": facts[:, 1], "total": facts[:, 2:], "products": found, "shift": shift}
 
 
+def _of_folds(data: Data, fold_of_row: np.ndarray, n_folds: int) -> Iterator[tuple[Rows, Rows, int, np.ndarray]]:
+    """Yield this rank's rows in one pass, with their targets, and for each fold which of them are in it."""
+    first = 0
+    for rows, targets in data.parts():
+        assert targets is not None
+        folds = fold_of_row[first : first + rows.n_samples]
+        for fold in range(n_folds):
+            yield rows, targets, fold, np.flatnonzero(folds == fold)
+        first += rows.n_samples
+
+
 def _of_fold(rows: Rows, targets: Rows, chosen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield chosen rows on the host, a part at a time, with their targets and weights."""
     step = max(1, _SHARE // (8 * (rows.n_features + targets.n_features)))
-    weights = rows.host_weights()
+    weights = rows.weights_on_cpu()
     for first in range(0, len(chosen), step):
         index = chosen[first : first + step]
         yield take(rows, index), take(targets, index), weights[index]
@@ -116,17 +127,19 @@ def _on_device(rows: Rows, block: np.ndarray, right: np.ndarray, weights: np.nda
 @task("linear_products")
 def _linear_products(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     centre: bool,
     folds: list[tuple[np.ndarray, int]] = (),  # type: ignore[assignment]
-) -> dict[str, Any]:
+) -> LinearProducts:
     """Return `Products` of all rows, and `fold_sums` of each assignment of rows to folds."""
-    data = Data(task, source, weights, targets) if not folds else data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets)
+    if folds and not data.in_passes:
+        data.rows  # noqa: B018 - they are read once for several passes
     found, sharp = sharp_products(task, data, centre)
     if not all(np.isfinite(sums).all() for sums in (found.gram, found.cross)):
         raise ValueError(_TOO_LARGE)
     shift = np.concatenate([found.mean, found.target_mean])
     sums = [fold_sums(task, data, fold_of_row, n_folds, shift, sharp) for fold_of_row, n_folds in folds]
-    return {"rows": data.n_own, "products": vars(found), "sharp": sharp, "folds": sums}
+    return {"rows": data.n_own, "products": found, "sharp": sharp, "folds": sums}

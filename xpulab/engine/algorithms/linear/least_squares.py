@@ -18,14 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import Products, moments, products, rough_mean
+from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
+from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean
 from xpulab.engine.algorithms.qr import triangle_of
-from xpulab.engine.dataset import Data, data_of
-from xpulab.engine.engine import Task, task
+from xpulab.engine.dataset import Data, PassedRows, kind_of
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans import sparse
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.products import cross
 from xpulab.kernels.project import projected
+from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.scaling import centred
+from xpulab.kernels.streamed import changed, parts_of
+from xpulab.sharing.answers import Products
+from xpulab.sharing.sources import SharedArray, Source
 
 __all__ = ["Solution", "least_squares"]
 
@@ -177,14 +185,17 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
     The device computes the residuals of coefficients that are rounded to the dtype of the rows.
     """
     task.check()
-    rows, dtype = data.rows, data.rows.dtype
-    assert data.targets is not None
+    dtype = data.dtype
     shift, target_shift = solution.mean.astype(dtype), solution.target_mean.astype(dtype)
     assert solution.coef is not None
     coef = solution.coef.astype(dtype)
-    residual = projected(rows, coef, shift, None, minus=centred(data.targets, target_shift, None))
+    gradient = np.zeros(coef.shape)
+    for rows, targets in data.parts() if data.in_passes else [(data.rows, data.targets)]:
+        assert targets is not None
+        residual = projected(rows, coef, shift, None, minus=centred(targets, target_shift, None))
+        gradient += cross(rows, residual, shift, None)
     away, target_away = solution.mean - shift, solution.target_mean - target_shift
-    gradient = task.comm.allreduce(cross(rows, residual, shift, None))
+    gradient = task.comm.allreduce(gradient)
     coef = coef.astype(np.float64)
     # The device subtracts rounded means, so the columns and the residuals still contain a small part of the means.
     gradient -= solution.weight * np.outer(away, away @ coef - target_away)
@@ -196,16 +207,25 @@ def _refined(task: Task, data: Data, solution: Solution, gram: np.ndarray, penal
 
 def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> dict[str, np.ndarray]:
     """Compute weighted sums for each target, of squared residuals and of squared differences from the mean."""
-    rows, dtype = data.rows, data.rows.dtype
-    assert data.targets is not None
-    about = moments(task, replace(data.targets, sample_weight=rows.sample_weight))
+    rows, dtype, targets = data.block, data.dtype, data.targets
+    assert targets is not None
+    if data.sample_weight is not None:
+        targets = weighted(targets, data.sample_weight)
+    about = moments(task, targets)
     # A number near the mean is subtracted from predictions and targets, because both may be far from 0, and close to
     # each other.
     shift, target_shift = rough_mean(task, rows), about.mean.astype(dtype)
     coef = coef.astype(dtype)
     offset = intercept + shift.astype(np.float64) @ coef.astype(np.float64) - target_shift
-    residual = projected(rows, coef, shift, offset, minus=centred(data.targets, target_shift, None))
-    left = task.comm.allreduce(column_facts(residual).squares)
+
+    def residual_of(first: int, part: Rows) -> Rows:
+        right = centred(targets.part(first, part.n_samples), target_shift, None)
+        return projected(part, coef, shift, offset, minus=right)
+
+    residual = changed(rows, residual_of, targets.n_features)
+    own = (column_facts(part).squares for _, part in parts_of(residual))
+    left = task.comm.allreduce(sum(own, np.zeros(targets.n_features)))
+    data.require_finite()
     limits = np.finfo(dtype)
     if not ((left > limits.tiny / limits.eps) & (left < limits.max * limits.eps)).all():  # squares may be inexact
         found = moments(task, residual)
@@ -216,9 +236,9 @@ def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> d
 @task("least_squares")
 def _least_squares(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     centre: bool,
     penalties: np.ndarray,
     cutoff: float,
@@ -234,12 +254,16 @@ def _least_squares(
 @task("linear_score")
 def _linear_score(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     coef: np.ndarray,
     intercept: np.ndarray,
 ) -> dict[str, Any]:
     """Return the sums from which the proxy computes r2 scores."""
-    data = data_of(task, source, weights, targets)
-    return {"rows": data.rows.n_samples, **_score(task, data, coef, intercept)}
+    if kind_of(task, source)[0] is sparse:
+        rows, of_rows = any_data(task, source, weights, targets)
+        assert isinstance(rows, SparseRows)
+        return {"rows": rows.n_samples, **sparse_score(task, rows, of_rows, coef, intercept)}
+    data = Data(task, source, weights, targets)
+    return {"rows": data.n_own, **_score(task, data, coef, intercept)}

@@ -22,11 +22,14 @@ import numpy as np
 
 from xpulab.engine.algorithms.passes import products
 from xpulab.engine.algorithms.qr import triangle_of
-from xpulab.engine.dataset import Data, data_of, pieces, write_block
-from xpulab.engine.engine import Task, task
+from xpulab.engine.dataset import Data, PassedRows, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
 from xpulab.kernels.project import project
 from xpulab.kernels.row_passes import consecutive
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import RowsInParts, on_cpu, parts_of
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["leave_one_out"]
 
@@ -149,9 +152,9 @@ def _parts(
     weight: float,
     predictions: bool,
 ) -> Iterator[np.ndarray]:
-    rows, targets = data.rows, data.targets
+    rows, targets = data.block, data.targets
     assert targets is not None
-    weights = rows.host_weights()
+    weights = rows.weights_on_cpu()
     k, t, p = rotated.shape
     first = 0
     for turned in _turned(rows, vectors, facts["mean"]):
@@ -167,34 +170,35 @@ def _parts(
         first = last
 
 
-def _turned(rows: Rows, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
+def _turned(rows: Rows | RowsInParts, vectors: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the centred rows times the basis, in float64, a part at a time."""
     if rows.dtype == np.float64:
-        yield from project(rows, vectors, mean)
+        for _, part in parts_of(rows):
+            yield from project(part, vectors, mean)
         return
-    for piece in pieces(rows.n_samples, 8 * rows.n_features):
-        yield (consecutive(rows, *piece).astype(np.float64) - mean) @ vectors
+    for _, some in on_cpu(rows):
+        yield (some.astype(np.float64) - mean) @ vectors
 
 
 @task("leave_one_out")
 def _leave_one_out(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     centre: bool,
     penalties: np.ndarray,
     predictions: bool = False,
     exact: bool = False,
-    target: dict[str, Any] | None = None,
+    target: Target | None = None,
 ) -> dict[str, Any]:
     """Return the results of `leave_one_out` for all rows."""
-    data = data_of(task, source, weights, targets)
+    data = Data(task, source, weights, targets)
     facts, parts = leave_one_out(task, data, centre, penalties, predictions, exact)
     if target is None:
         for _ in parts:
             task.leave_if_cancelled()
     else:
-        write_block(task, target, source["bounds"], parts)
+        write_block(task, target, source.bounds, parts)
     facts["squared"] = task.comm.allreduce(facts["squared"])
-    return {"rows": data.rows.n_samples, **facts}
+    return {"rows": data.n_own, **facts}

@@ -16,7 +16,6 @@ References
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import itertools
 import time
@@ -28,129 +27,27 @@ from typing import Any
 
 import numpy as np
 
-from xpulab.engine.dataset import data_of, pieces, rows_of, weights_of, write_block
-from xpulab.engine.engine import Engine, Interrupted, Task, task, warms_up
-from xpulab.exceptions import HandleError
-from xpulab.kernels.logistic import loss_gradient, second_products
-from xpulab.kernels.products import gram
+from xpulab.engine.algorithms.labels import codes_of
+from xpulab.engine.algorithms.linear.logistic_problem import Problem, probabilities, problem_of
+from xpulab.engine.algorithms.passes import whole_rows
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.dataset import Data, PassedRows, kind_of, rows_of, weights_of, write_block
+from xpulab.engine.engine import Engine, Task, warms_up
+from xpulab.engine.registry import task
+from xpulab.kernels.kmeans import sparse
+from xpulab.kernels.kmeans.choice import kernels_for
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.project import project
-from xpulab.kernels.row_passes import consecutive
-from xpulab.kernels.rows import Rows, weighted
+from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import parts_of
+from xpulab.sharing.answers import Agreement, OwnRows
+from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__ = ["Objective", "Problem", "solve"]
+__all__ = ["Objective", "solve"]
 
 _SHOWN = 2e-3  # seconds between two updates of the board; no view reads it more often
 _KEEP = 0.05  # seconds between two checkpoints
 _MOST_KEPT = 4 << 20  # bytes of evaluations in a state; a longer fit is resumed from its first evaluations
-
-
-class Problem:
-    """The rows of all ranks as one data set, with sums over them.
-
-    Parameters
-    ----------
-    task : Task
-    rows : Rows
-        This rank's rows, with the weights of samples and classes.
-    codes : Rows
-        The number of each row's class, in the dtype of the rows.
-    n_classes : int
-    fit_intercept : bool
-
-    Attributes
-    ----------
-    n_columns : int
-        Columns of coefficients: 1 for two classes.
-    weight : float
-        Sum of all weights.
-    """
-
-    def __init__(self, task: Task, rows: Rows, codes: Rows, n_classes: int, fit_intercept: bool) -> None:
-        self.task, self.comm = task, task.comm
-        self.rows, self.codes, self.n_classes = rows, codes, n_classes
-        self.fit_intercept = fit_intercept
-        self.n_columns = 1 if n_classes == 2 else n_classes
-        mine = rows.n_samples if rows.sample_weight is None else rows.host_weights().sum()
-        self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
-
-    def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
-        """Return the ``"loss"``, ``"hessian"`` or ``"product"`` at `points`, summed over all ranks; on rank 0 only.
-
-        Raises
-        ------
-        Interrupted
-            On all ranks together, if the task was asked to stop.
-        """
-        self.comm.bcast((what, points))
-        return self._sums(what, points)
-
-    def follow(self) -> None:
-        """Compute the sums that rank 0 asks for, until rank 0 calls `end`; on the other ranks."""
-        while (asked := self.comm.bcast(None)) is not None:
-            self._sums(*asked)
-
-    def end(self) -> None:
-        """Make `follow` return on the other ranks; on rank 0."""
-        self.comm.bcast(None)
-
-    def table(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients (n_columns, n_features), intercepts (n_columns,) of a point in scikit-learn's layout."""
-        columns = point.reshape(self.n_columns, -1, order="F")
-        return (columns[:, :-1], columns[:, -1]) if self.fit_intercept else (columns, np.zeros(self.n_columns))
-
-    def _flat(self, table: np.ndarray) -> np.ndarray:
-        """Return a table (n_columns, n_features + 1) in the layout of a point."""
-        return (table if self.fit_intercept else table[:, :-1]).ravel(order="F")
-
-    def _sums(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
-        computations: dict[str, Callable[..., np.ndarray]] = {
-            "loss": self._loss,
-            "hessian": self._hessian,
-            "product": self._product,
-        }
-        mine = computations[what](*points)
-        every = self.comm.allreduce(np.append(mine, self.task.cancelled()))
-        if every[-1]:
-            raise Interrupted
-        return every[:-1]
-
-    def _loss(self, point: np.ndarray) -> np.ndarray:
-        """Return the gradient, and then the loss."""
-        found = loss_gradient(self.rows, self.codes, self.n_classes, *self.table(point))
-        return np.append(self._flat(found.gradient), found.loss)
-
-    def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Compute the second derivatives times a step."""
-        found = second_products(self.rows, self.codes, self.n_classes, *self.table(point), *self.table(step))
-        return self._flat(found)
-
-    def _hessian(self, point: np.ndarray) -> np.ndarray:
-        """Compute all second derivatives, followed by (for two classes) the weight of rows whose own ones are zero."""
-        rows, c, d = self.rows, self.n_columns, self.rows.n_features
-        coef, intercept = self.table(point)
-        parts = [np.empty((0, self.n_classes), rows.dtype)]
-        shares = np.concatenate([*parts, *map(_probabilities, project(rows, coef.T, None, intercept))])
-        weight = rows.host_weights()
-        whole, flat = np.zeros((c, d + 1, c, d + 1)), 0.0
-        if c == 1:
-            curvature = shares[:, 0] * shares[:, 1] * weight
-            flat = float(weight[curvature <= 0].sum())
-            whole[0, :, 0] = self._sandwich(curvature)
-        else:
-            # The derivatives add up to zero over the classes, so the derivatives on the diagonal need no products.
-            for i in range(c):
-                for j in range(i):
-                    products = self._sandwich(shares[:, i] * shares[:, j] * weight)
-                    whole[i, :, j] = whole[j, :, i] = -products
-                    whole[i, :, i] += products
-                    whole[j, :, j] += products
-        kept = whole if self.fit_intercept else whole[:, :-1, :, :-1]
-        return np.append(kept.transpose(1, 0, 3, 2).ravel(), flat)
-
-    def _sandwich(self, curvature: np.ndarray) -> np.ndarray:
-        """Compute products (n_features + 1, n_features + 1) of the columns and a column of ones, with these weights."""
-        products, totals = gram(weighted(self.rows, curvature))
-        return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), curvature.sum())]])
 
 
 class Objective:
@@ -219,7 +116,8 @@ class Objective:
             sums = self._ask("loss", coef) / self.problem.weight
             exact = coef.astype(np.float64)
             penalised = self.problem.table(exact)[0]
-            loss = float(sums[-1] + 0.5 * self.strength * np.square(penalised).sum())
+            # Not a float, because the Newton solver of scikit-learn 1.6 asks for its dtype.
+            loss: Any = np.float64(sums[-1] + 0.5 * self.strength * np.square(penalised).sum())
             gradient = sums[:-1] + self.strength * self._without_intercept(exact)
             self._last = coef.copy(), loss, gradient.astype(coef.dtype)
         return self._last[1], self._last[2].copy()
@@ -281,6 +179,7 @@ class Objective:
         self.history.append((1, iteration, loss, steepest, now - self._started))
         task = self.problem.task
         task.engine.record["lengths"][0] = iteration
+        task.note_iteration(1, iteration)
         if iteration == 1 or now - self._shown > _SHOWN:
             self._shown = now
             task.show(run=1, iteration=iteration, metrics=(loss, steepest))
@@ -385,40 +284,12 @@ _SOLVERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def codes_of(targets: Rows, classes: np.ndarray | None) -> np.ndarray:
-    """Return the numbers of the classes of this rank's rows, (n_samples,): the targets, or their places in `classes`.
-
-    -1 for a label that is no class.
-    """
-    labels = np.concatenate([np.empty(0, targets.dtype), *_parts(targets)])
-    if classes is None:
-        return labels
-    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[places] == labels, places, -1)
-
-
-def _parts(rows: Rows) -> Iterator[np.ndarray]:
-    """Yield the first column on the host, a part at a time."""
-    parts = pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize)
-    return (consecutive(rows, first, last)[:, 0] for first, last in parts)
-
-
-@task("LogisticRegression.classes")
-def _classes(task: Task, source: dict[str, Any], weights: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the distinct labels in the rows of all ranks, and the sums of the weights of each."""
-    rows = data_of(task, source).rows
-    labels = codes_of(rows, None)
-    classes = functools.reduce(np.union1d, task.comm.allgather(np.unique(labels)))
-    mine = np.bincount(np.searchsorted(classes, labels), weights_of(task, weights, source["bounds"]), len(classes))
-    return {"rows": rows.n_samples, "classes": classes, "totals": task.comm.allreduce(mine.astype(np.float64))}
-
-
 @task("LogisticRegression.fit", metrics=("loss", "gradient"))
 def _fit(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     classes: np.ndarray | None,
     class_weight: np.ndarray | None,
     n_classes: int,
@@ -432,15 +303,15 @@ def _fit(
     checkpoint: str,
     resume: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    data = data_of(task, source, weights, targets)
-    rows, codes = data.rows, data.targets
-    assert codes is not None
+    rows, codes = rows_of(task, source, weights_of(task, weights, source.bounds)), rows_of(task, targets)
+    assert isinstance(codes, Rows)
     if classes is not None or class_weight is not None:
         numbers = codes_of(codes, classes)
         if class_weight is not None:
-            rows = weighted(rows, class_weight[numbers.astype(np.intp)] * rows.host_weights())
+            of_classes = class_weight[numbers.astype(np.intp)]
+            rows = kernels_for(rows).weighted(rows, of_classes * rows.weights_on_cpu())
         codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
-    problem = Problem(task, rows, codes, n_classes, fit_intercept)
+    problem = problem_of(task, rows, codes, n_classes, fit_intercept)
     found = {"rows": rows.n_samples}
     if task.comm.rank != 0:
         problem.follow()
@@ -455,26 +326,22 @@ def _fit(
                 interrupted.result |= {"state": state, "coef": state["coef"], "n_iter": state["iteration"]}
             interrupted.result["history"] = objective.history
             raise
+        except BaseException:  # another rank left the task at another point, for an interrupt or because it was lost
+            if objective.state is not None:
+                kept.write(objective.state)
+            raise
     problem.end()
     return {**found, "history": objective.history}
 
 
 @task("LogisticRegression.predict")
 def _predict(
-    task: Task,
-    source: dict[str, Any],
-    weights: None,
-    target: dict[str, Any],
-    coef: np.ndarray,
-    intercept: np.ndarray,
-    kind: str,
-) -> dict[str, Any]:
+    task: Task, source: Source, weights: None, target: Target, coef: np.ndarray, intercept: np.ndarray, kind: str
+) -> OwnRows:
     """Write the "decision", the "label" (the number of the class), the "proba" or the "log_proba" of each row."""
-    rows = rows_of(task, source)
-    if not isinstance(rows, Rows):
-        raise HandleError("the rows of this handle are sparse, and this estimator takes dense rows")
+    rows = whole_rows(task, source)
     made = (_KINDS[kind](part) for part in project(rows, coef.T, None, intercept))
-    write_block(task, target, source["bounds"], made)
+    write_block(task, target, source.bounds, made)
     return {"rows": rows.n_samples}
 
 
@@ -482,24 +349,15 @@ def _labels(decision: np.ndarray) -> np.ndarray:
     return decision[:, 0] > 0 if decision.shape[1] == 1 else decision.argmax(axis=1)
 
 
-def _probabilities(decision: np.ndarray) -> np.ndarray:
-    if decision.shape[1] > 1:
-        powers = np.exp(decision - decision.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
-    with np.errstate(over="ignore"):
-        share = 1 / (1 + np.exp(-decision))
-    return np.hstack([1 - share, share])
-
-
 def _logarithms(decision: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        return np.log(_probabilities(decision))
+        return np.log(probabilities(decision))
 
 
 _KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "decision": lambda decision: decision,
     "label": _labels,
-    "proba": _probabilities,
+    "proba": probabilities,
     "log_proba": _logarithms,
 }
 
@@ -507,18 +365,31 @@ _KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @task("LogisticRegression.score")
 def _score(
     task: Task,
-    source: dict[str, Any],
-    weights: dict[str, Any] | None,
-    targets: dict[str, Any],
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
     classes: np.ndarray | None,
     coef: np.ndarray,
     intercept: np.ndarray,
-) -> dict[str, Any]:
+) -> Agreement:
     """Sum of the weights of rows that are classified as their targets say, and of all rows."""
-    data = data_of(task, source, weights, targets)
-    assert data.targets is not None
-    labels = [np.empty(0, np.intp), *map(_labels, project(data.rows, coef.T, None, intercept))]
-    right = np.concatenate(labels) == codes_of(data.targets, classes)
-    weight = data.rows.host_weights()
-    equal, every = task.comm.allreduce(np.array([weight[right].sum(), weight.sum()]))
-    return {"rows": data.rows.n_samples, "equal": equal, "weight": every}
+    weight, codes = weights_of(task, weights, source.bounds), rows_of(task, targets)
+    assert isinstance(codes, Rows)
+    labels = [np.empty(0, np.intp)]
+    for part in _parts(task, source):
+        labels += map(_labels, project(part, coef.T, None, intercept))
+    right = np.concatenate(labels) == codes_of(codes, classes)
+    weight = np.ones(len(right)) if weight is None else weight
+    equal, every = task.comm.allreduce(np.array([weight[right].sum(), weight.sum()], np.float64))
+    return {"rows": len(right), "equal": equal, "weight": every}
+
+
+def _parts(task: Task, source: Source) -> Iterator[Rows | SparseRows]:
+    """Yield dense or sparse rows in one pass."""
+    if kind_of(task, source)[0] is sparse:
+        yield whole_rows(task, source)
+        return
+    data = Data(task, source)
+    for _, part in parts_of(data.block):
+        yield part
+    data.require_finite()

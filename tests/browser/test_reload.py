@@ -1,0 +1,136 @@
+"""A report in JupyterLab whose page does not get its updates: loaded again, a second tab, without its kernel.
+
+All tests use one notebook, in the state that the previous test left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from jupyter_server_process import GENTLY, JupyterServer
+from notebook_page import NotebookPage, write_notebook
+from waiting import until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
+
+START, FIT, LAST = range(3)
+CELLS = [
+    f"%load_ext xpulab\nc = %xpu_cluster start -n 1\n{GENTLY}import os, numpy as np\n"
+    "from xpulab.cluster import KMeans\n"
+    "X = np.random.default_rng(0).normal(size=(200_000, 14)).astype(np.float32)\nos.getpid()",
+    "KMeans(120, n_init=1000, max_iter=10_000, tol=0, random_state=0).fit(X)",
+    "%load_ext xpulab\n%xpu_cluster last",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook(server: JupyterServer) -> Path:
+    path = server.folder / "reload.ipynb"
+    write_notebook(path, CELLS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab(server: JupyterServer, notebook: Path, new_page: Callable[[], NotebookPage]) -> Iterator[NotebookPage]:
+    lab = new_page()
+    lab.open(server.url(notebook))
+    lab.wait_for_kernel()
+    yield lab
+    lab.page.close()
+    server.end_kernels()
+
+
+def kernel(server: JupyterServer) -> str:
+    (kernel,) = json.loads(server.ask("api/kernels"))
+    return kernel["id"]
+
+
+def iteration(output: Locator) -> int:
+    found = re.search(r"(\d+) of at most", output.inner_text())
+    return int(found[1]) if found else 0
+
+
+def follows(output: Locator) -> None:
+    """Check that a report goes on: its iterations, and without the words for a saved copy."""
+    output.get_by_role("progressbar", name="iterations done").wait_for()
+    for _ in range(2):
+        seen = iteration(output)
+        until(lambda seen=seen: iteration(output) not in (0, seen), 15)  # each run begins with 1
+    until(lambda: "as of" not in output.inner_text(), 15)
+    assert "Nothing was heard" not in output.inner_text()
+
+
+def test_a_page_that_is_loaded_again_follows_the_fit(
+    lab: NotebookPage, notebook: Path, server: JupyterServer, new_page: Callable[[], NotebookPage]
+) -> None:
+    lab.run(START)
+    lab.start(FIT)
+    try:
+        follows(lab.output(FIT))
+        lab.save()
+        lab.page.reload()
+        lab.cells.first.wait_for()
+        follows(lab.output(FIT))
+        second = new_page()
+        second.open(server.url(notebook))
+        follows(second.output(FIT))
+        lab.page.goto("about:blank")
+        lab.page.wait_for_timeout(1000)
+        lab.open(server.url(notebook))
+        follows(lab.output(FIT))
+    finally:  # if this test has failed, the others need the kernel, too
+        server.ask(f"api/kernels/{kernel(server)}/interrupt", "POST", {})
+    for page in (lab, second):
+        page.output(FIT).get_by_text("■ interrupted").wait_for()
+        assert page.output(FIT).get_by_role("progressbar").count() == 0
+    second.page.close()
+
+
+def test_a_page_that_is_opened_after_the_end_shows_it(lab: NotebookPage, notebook: Path) -> None:
+    """The file of the notebook has the report of the running fit: nobody has saved it since."""
+    assert "for its end, type: %xpu_cluster last" in notebook.read_text()
+    lab.page.reload()
+    lab.cells.first.wait_for()
+    lab.output(FIT).get_by_text("■ interrupted").wait_for()
+
+
+def test_a_kernel_that_does_not_answer_is_said(lab: NotebookPage) -> None:
+    lab.start(FIT)
+    output = lab.output(FIT)
+    follows(output)
+    process = int(re.findall(r"\d+", lab.output(START).inner_text())[-1])
+    os.kill(process, signal.SIGSTOP)
+    try:
+        output.get_by_text(re.compile(r"Nothing was heard of the kernel for 1\d s\.")).wait_for(timeout=20_000)
+        assert "as of" in output.inner_text()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    follows(output)
+
+
+def test_without_its_kernel_a_report_says_of_when_it_is(lab: NotebookPage) -> None:
+    lab.save()
+    os.kill(int(re.findall(r"\d+", lab.output(START).inner_text())[-1]), signal.SIGKILL)
+    lab.page.get_by_role("dialog").get_by_role("button", name="Ok").click()
+    output = lab.output(FIT)
+    gone = re.compile(r"The kernel of this report is gone; the report is that of \d\d:\d\d:\d\d\.")
+    output.get_by_text(gone).wait_for(timeout=30_000)
+    lab.page.reload()
+    lab.cells.first.wait_for()
+    output.get_by_text("▶ running").wait_for()
+    assert "as of" in output.inner_text()
+    last = lab.run(LAST)
+    assert "KMeans.fit" in last.inner_text()
+    assert re.search(r"its process has ended; this is the report of \d\d:\d\d:\d\d", last.inner_text())
+    lab.run(START)
+    lab.output(FIT).get_by_text(gone).wait_for()

@@ -1,0 +1,100 @@
+"""The parts of gradient boosting on a rank alone: losses, thresholds, a tree, and the sums of a fit."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn._loss.loss as theirs
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+from xpulab.engine.algorithms.boosting.boosting import predict
+from xpulab.engine.algorithms.boosting.fitting import Fit, Part, should_stop
+from xpulab.engine.algorithms.boosting.growing import Binned, grow, nodes_of
+from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
+from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import TASKS
+from xpulab.kernels.on_cpu.boosting import as_integers
+from xpulab.sharing.sources import Growth
+
+RNG = np.random.default_rng(0)
+RAW = 3 * RNG.normal(size=(3, 200))
+COUNTS = RNG.integers(0, 3, 200).astype(float)
+CLASSES: dict[str, Any] = {
+    "squared_error": (theirs.HalfSquaredError(), RAW[1]),
+    "absolute_error": (theirs.AbsoluteError(), RAW[1]),
+    "quantile": (theirs.PinballLoss(quantile=0.3), RAW[1]),
+    "poisson": (theirs.HalfPoissonLoss(), np.exp(RAW[1])),
+    "gamma": (theirs.HalfGammaLoss(), np.exp(RAW[1])),
+    "binomial": (theirs.HalfBinomialLoss(), (RAW[1] > 0).astype(float)),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_losses_are_those_of_scikit_learn(name: str) -> None:
+    expected, y = CLASSES[name]
+    raw = RAW[:1] * (20 if name == "binomial" else 1)
+    gradients, hessians = expected.gradient_hessian(y, raw[0])
+    found = LOSSES[name].gradients(y, raw, 0.3)
+    assert_allclose(found[0][0], gradients, 1e-12)
+    assert_allclose(found[1][0], hessians if len(hessians) > 1 else np.ones(200), 1e-12)
+    assert_allclose(LOSSES[name].values(y, raw, 0.3), expected.loss(y, raw[0]), 1e-9, 1e-12)
+
+
+def test_the_loss_of_several_classes() -> None:
+    gradients, hessians = LOSSES["multinomial"].gradients(COUNTS, RAW, 0.5)
+    shares = np.exp(RAW - logsumexp(RAW, axis=0))
+    assert_allclose(gradients, shares - (np.arange(3)[:, None] == COUNTS))
+    assert_allclose(hessians, shares * (1 - shares))
+    right = -np.log(shares[COUNTS.astype(int), np.arange(200)])
+    assert_allclose(LOSSES["multinomial"].values(COUNTS, RAW, 0.5), right, 1e-9)
+
+
+def test_percentiles_of_whole_weights_are_those_of_repeated_numbers() -> None:
+    percents = np.array([0.0, 10, 50, 77, 100])
+    every = np.repeat(RAW[0], COUNTS.astype(int))
+    methods: list[tuple[bool, Any]] = [(False, "inverted_cdf"), (True, "averaged_inverted_cdf")]
+    for average, method in methods:
+        found = weighted_percentile(RAW[0], COUNTS, percents, average)
+        assert_allclose(found, np.percentile(every, percents, method=method))
+    assert np.isnan(weighted_percentile(RAW[0], np.zeros(200), percents)).all()
+
+
+def test_a_tree_divides_the_rows(task: Task) -> None:
+    X, g = RAW.T.copy(), np.sign(RAW[0]).astype(np.float32)
+    thresholds = thresholds_of(task, X, None, 20)
+    bins = np.empty(X.shape, np.uint8)
+    thresholds.bins(X, bins)
+    assert_array_equal(bins[:, 0], np.searchsorted(thresholds.columns[0], X[:, 0]))
+    assert [len(column) for column in thresholds.columns] == [19] * 3
+    numbers, rows = np.empty((200, 4), np.int64), np.arange(200, dtype=np.int32)
+    as_integers(g, np.ones_like(g), 4.0, 4.0, numbers)
+    growth = Growth(
+        learning_rate=1.0, max_leaf_nodes=2, max_depth=None, min_samples_leaf=1, l2_regularization=0.0,
+        max_features=1.0, constraints=np.zeros(3, np.int64), interactions=None,
+    )  # fmt: skip
+    binned = Binned(bins, np.ascontiguousarray(bins.T), thresholds, np.zeros(3, np.uint8))
+    with ThreadPoolExecutor(1) as pool:
+        generator = np.random.default_rng(0)
+        root, leaves = grow(task, binned, growth, numbers, (0.25, 0.25), rows, rows.copy(), generator, pool, 1)
+        part = Part(bins, np.maximum(RAW[0], 0), None, np.zeros((1, 200)), 200)
+        fit = Fit(task, binned, part, None, "squared_error", 0.5, growth, pool, 1)
+        before, exponents = fit.scores(), fit.derive()
+        fit.tree(0, exponents, generator)
+        assert fit.scores()[0] < 0.7 * before[0]
+    tree = nodes_of(root, thresholds)
+    assert (len(tree), tree["feature_idx"][0], len(leaves)) == (3, 0, 2)
+    middle = leaves[0].end
+    assert RAW[0][rows[:middle]].max() < RAW[0][rows[middle:]].min()
+    assert_allclose(tree["value"][1], -g[rows[:middle]].mean())
+
+
+def test_a_fit_stops_when_no_score_is_better() -> None:
+    assert not should_stop([1.0, 2.0], 2, 0.0)
+    assert should_stop([3.0, 2.0, 3.0], 2, 0.0)
+    assert not should_stop([3.0, 2.0, 3.1], 2, 0.0)
+    assert TASKS["HistGradientBoosting.predict"] is predict

@@ -1,0 +1,29 @@
+"""scikit-learn's own tests of histogram gradient boosting, run against the proxies on two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from suites import run_suite
+
+import xpulab
+
+pytestmark = pytest.mark.cluster
+
+#: Parts of the names of tests whose input raises an error: categories, and early stopping by scores but the loss.
+REFUSED = [
+    *("categor", "csr", "custom_loss", "custom_scorer", "with_scoring", "test_early_stopping_regression"),
+    *("test_early_stopping_classification", "early_stopping_with_sample_weights"),
+]
+CANNOT = {
+    "test_different_bitness_pickle": "the class that counts calls of fit cannot be pickled",
+    "test_different_bitness_joblib_pickle": "the class that counts calls of fit cannot be pickled",
+}
+PROXIES = [f"xpulab.ensemble:HistGradientBoosting{kind}" for kind in ("Classifier", "Regressor")]
+
+
+def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    """All tests pass except those that cannot, and enough of them call a proxy's fit."""
+    module = "sklearn.ensemble._hist_gradient_boosting.tests.test_gradient_boosting"
+    run_suite(tmp_path, pair, [module], PROXIES, 60, CANNOT, " and ".join(f"not {part}" for part in REFUSED))

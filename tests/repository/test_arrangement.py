@@ -1,0 +1,114 @@
+"""The tree of tests and benchmarks: short folders, and modules of engine/ that have tests of their own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MOST = 20  # files in a folder
+ENGINE = ROOT / "xpulab" / "engine"
+#: Calls of monkeypatch in the tests, and uses of private names of the package there; both are to become fewer.
+MONKEYPATCHES = 195
+PRIVATE_NAMES = 195
+#: Modules of engine/ that only the tests of others reach today: those of engine/torch that import PyTorch.
+REACHED_THROUGH_OTHERS = 12
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports, also inside of functions; it may import a name of them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_no_folder_has_many_files() -> None:
+    files = [path for name in ("tests", "benchmarks") for path in (ROOT / name).rglob("*") if path.is_file()]
+    counts = Counter(path.parent.relative_to(ROOT) for path in files if "__pycache__" not in path.parts)
+    assert {str(folder): count for folder, count in counts.items() if count > MOST} == {}
+
+
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """pytest would import the first of them in place of the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def trees_of(folder: str) -> dict[Path, ast.Module]:
+    """Return the syntax tree of each file in a folder."""
+    return {path: ast.parse(path.read_text()) for path in (ROOT / folder).rglob("*.py")}
+
+
+def is_private(name: str) -> bool:
+    """Return whether a name begins with an underscore, and is none of Python's or a front end's, such as `__init__`."""
+    return name.startswith("_") and not name.endswith("_")
+
+
+def private_names_of_the_package() -> set[str]:
+    """Return the private names of modules, functions, classes, variables and attributes that the package defines."""
+    found = set()
+    for path, tree in trees_of("xpulab").items():
+        found.add(path.stem)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return set(filter(is_private, found))
+
+
+def names_used(node: ast.AST) -> list[str]:
+    """Return the names that a node reads or changes in other objects, also in texts such as `"module.name"`."""
+    if isinstance(node, ast.Attribute):  # but attributes of a test's own class
+        return [] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else [node.attr]
+    if isinstance(node, ast.ImportFrom):
+        return [word for name in (node.module or "", *(alias.name for alias in node.names)) for word in name.split(".")]
+    if isinstance(node, ast.keyword):
+        return [node.arg or ""]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[\w.]+", node.value):
+        return node.value.split(".")
+    return []
+
+
+def is_monkeypatch(node: ast.AST, patches: set[str]) -> bool:
+    """Return whether a node is a call of a method of monkeypatch, under one of these names."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in patches
+    )
+
+
+def test_few_tests_patch_the_package_or_use_its_private_names() -> None:
+    """A test uses what users, callers or the environment use, so that it holds for other code that does the same."""
+    private, n_patches, uses = private_names_of_the_package(), 0, Counter[str]()
+    for path, tree in trees_of("tests").items():
+        contexts = [item for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items]
+        within = [item.optional_vars for item in contexts if is_monkeypatch(item.context_expr, {"monkeypatch"})]
+        patches = {"monkeypatch", *(each.id for each in within if isinstance(each, ast.Name))}
+        n_patches += sum(is_monkeypatch(node, patches) for node in ast.walk(tree))
+        uses[str(path.relative_to(ROOT))] += sum(
+            name in private for node in ast.walk(tree) for name in names_used(node)
+        )
+    assert n_patches <= MONKEYPATCHES
+    assert uses.total() <= PRIVATE_NAMES, uses.most_common(9)
+
+
+def test_modules_of_the_engine_have_tests_of_their_own() -> None:
+    """`tests/engine` and `tests/torch` mirror the folder: a test imports the module, and computes with it alone."""
+    folders = (ROOT / "tests" / "engine", ROOT / "tests" / "torch")
+    tests = [imports_of(path) for folder in folders for path in folder.rglob("test_*.py")]
+    modules = {
+        ".".join(path.relative_to(ENGINE).with_suffix("").parts)
+        for path in ENGINE.rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py")  # the latter is a program, which test_main.py runs
+    }
+    own = {name for name in modules if any(f"xpulab.engine.{name}" in imported for imported in tests)}
+    assert len(modules - own) <= REACHED_THROUGH_OTHERS, sorted(modules - own)

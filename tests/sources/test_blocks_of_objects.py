@@ -1,0 +1,125 @@
+"""What this process computes block by block: arrays and frames of dask, and iterators of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import xpulab
+from xpulab.cluster import KMeans
+from xpulab.sources import kinds
+from xpulab.sources.tables import ArrowTable
+
+X = np.random.default_rng(0).normal(size=(1000, 3))
+FRAME = pd.DataFrame(X, columns=list("abc")).assign(word=np.array(["x", "y"])[np.arange(1000) % 2])
+
+
+class Blocks:
+    """A function that returns a new iterator of blocks, and counts its passes and blocks."""
+
+    def __init__(self, *passes: list[Any]) -> None:
+        self.passes, self.n_passes, self.n_blocks = passes, 0, 0
+
+    def __call__(self) -> Iterator[Any]:
+        self.n_passes += 1
+        for block in self.passes[min(self.n_passes, len(self.passes)) - 1]:
+            self.n_blocks += 1
+            yield block
+
+    def __repr__(self) -> str:
+        return "<blocks>"
+
+
+def dask_array() -> Any:
+    return pytest.importorskip("dask.array").from_array(X, chunks=(333, 2))
+
+
+def dask_frame() -> Any:
+    return pytest.importorskip("dask.dataframe").from_pandas(FRAME, npartitions=4)
+
+
+def blocks_of_arrays() -> Any:
+    return Blocks([X[:100], X[100:100], X[100:700], X[700:]])
+
+
+def blocks_of_tables() -> Any:
+    return Blocks([pa.table(FRAME[:400]), FRAME[400:].reset_index(drop=True)])
+
+
+@pytest.mark.parametrize("make", [dask_array, dask_frame, blocks_of_arrays, blocks_of_tables])
+def test_blocks_are_rows_of_a_scan(make: Any) -> None:
+    scan = xpulab.scan(make())
+    if scan.columns is not None:
+        assert scan.columns == ["a", "b", "c", "word"]
+        np.testing.assert_array_equal(scan["word"][390:410].read(), FRAME["word"][390:410])
+        scan = scan[["a", "b", "c"]]
+    assert (scan.shape, scan.dtype) == ((1000, 3), np.float64)
+    assert "in this process" in repr(scan)
+    np.testing.assert_array_equal(scan.read(), X)
+    np.testing.assert_array_equal(scan[50:780].read(), X[50:780])
+    np.testing.assert_array_equal(scan[np.array([900, 3, 3, 500])], X[[900, 3, 3, 500]])
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("make", [dask_array, dask_frame, blocks_of_tables])
+def test_engines_get_the_blocks(on_pair: xpulab.XPUCluster, make: Any) -> None:
+    scan = xpulab.scan(make())
+    rows = scan if scan.columns is None else scan[["a", "b", "c"]]
+    found = KMeans(3, random_state=0, n_init=1).fit(rows)
+    np.testing.assert_array_equal(found.labels_, KMeans(3, random_state=0, n_init=1).fit(X).labels_)
+    np.testing.assert_array_equal(on_pair.scatter(rows).gather(), X)
+
+
+@pytest.mark.cluster
+def test_large_blocks_are_taken_in_one_pass(on_pair: xpulab.XPUCluster) -> None:
+    """Threads that copy at several places would begin a pass for each of them."""
+    part = np.random.default_rng(0).normal(size=(250_000, 4))
+    blocks = Blocks([part[at : at + 25_000] for at in range(0, 250_000, 25_000)] * 6)
+    scan = xpulab.scan(blocks)
+    handle = on_pair.scatter(scan)
+    assert (blocks.n_passes, blocks.n_blocks) == (2, 120)
+    np.testing.assert_array_equal(handle.gather()[-250_000:], part)
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        ([X[:600]], r"<blocks> yielded 1,000 rows in its first pass, and 600 in a later one; expected a new iterator"),
+        ([X[:600], X[:399]], r"block 1 of <blocks> had 400 rows in the first pass, and has 399 in a later one"),
+        ([X[:600], X[600:, :2]], r"block 1 of <blocks> has the columns"),
+        ([], r"<blocks> yielded 1,000 rows in its first pass, and 0 in a later one"),
+    ],
+)
+def test_a_later_pass_with_other_rows_is_an_error(later: list[Any], says: str) -> None:
+    scan = xpulab.scan(Blocks([X[:600], X[600:]], later))
+    with pytest.raises(ValueError, match=says):
+        scan.read()
+
+
+def test_what_are_no_blocks_is_said() -> None:
+    with pytest.raises(ValueError, match="<blocks> returned an iterator without blocks"):
+        xpulab.scan(Blocks([]))
+    with pytest.raises(ValueError, match=r"block 1 of <blocks> has the columns .*, and block 0"):
+        xpulab.scan(Blocks([X, X.astype("f4")]))
+    with pytest.raises(TypeError, match="returned a int; expected an iterator of blocks"):
+        xpulab.scan(lambda: 3)
+    with pytest.raises(TypeError, match=r"a generator was given; .*, or a function that returns an iterator"):
+        xpulab.scan(block for block in [X])
+    array = dask_array()
+    with pytest.raises(ValueError, match=r"unknown sizes; type: array\.compute_chunk_sizes"):
+        xpulab.scan(array[array[:, 0] > 0])
+    with pytest.raises(ValueError, match="expected rows, of 2 dimensions"):
+        xpulab.scan(array.reshape(10, 100, 3))
+
+
+def test_a_package_adds_a_kind_of_objects() -> None:
+    class Cube:
+        __cube__ = FRAME
+
+    kinds.register("__cube__", lambda cube: ArrowTable(cube.__cube__))
+    assert xpulab.scan(Cube()).columns == ["a", "b", "c", "word"]

@@ -1,0 +1,46 @@
+"""Every estimator that xpulab exports, so that tests of all of them take up a new one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import numpy as np
+
+import xpulab
+from xpulab.estimator.proxy import Proxy
+from xpulab.preprocessing import TargetEncoder
+
+__all__ = ["exported", "numbers_of", "rows_for"]
+
+
+def exported() -> list[type]:
+    """Return every estimator that the packages of xpulab export."""
+    packages = (module.name for module in pkgutil.iter_modules(xpulab.__path__) if module.ispkg)
+    found = []
+    for package in packages:
+        if package in ("torch", "spmd"):
+            continue
+        module = importlib.import_module(f"xpulab.{package}")
+        classes = (getattr(module, name) for name in getattr(module, "__all__", []))
+        found += [each for each in classes if inspect.isclass(each) and issubclass(each, Proxy)]
+    found.remove(TargetEncoder)  # the only transformer that needs targets; tests/tables has its tests
+    return found
+
+
+def rows_for(kind: Any, X: np.ndarray) -> np.ndarray:
+    """Return rows that an estimator takes: without signs if it counts."""
+    return np.abs(X) if kind().__sklearn_tags__().input_tags.positive_only else X
+
+
+def numbers_of(estimator: Any) -> dict[str, np.ndarray]:
+    """Return all fitted attributes that are numbers or arrays of numbers, and those of the first tree of a forest."""
+    found = {
+        name: np.asarray(value) for name, value in vars(estimator).items() if isinstance(value, np.ndarray | float)
+    }
+    if hasattr(estimator, "estimators_"):
+        tree = estimator.estimators_[0].tree_
+        found |= {"tree_threshold_": tree.threshold, "tree_value_": tree.value}
+    return {name: value for name, value in found.items() if name.endswith("_") and value.dtype.kind in "fiu"}

@@ -1,0 +1,135 @@
+"""Faults in the middle of a call: at a meeting of its ranks, one of them is killed, or all wait for the interrupt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["die_on_rank_1", "leave_alone", "meetings", "pressed_when", "strike", "wait_for_stop"]
+
+
+def strike(
+    task: Any,
+    meeting: int = 0,
+    act: Callable[..., Any] | None = None,
+    *arguments: Any,
+    iterations: int = 0,
+    pause: float = 0,
+) -> None:
+    """On an engine: call `act` at this meeting of the ranks in a later call of an estimator; see `meetings`.
+
+    Parameters
+    ----------
+    task : Task
+    meeting : int
+        Number of the meeting, from 1; 0 for none. A meeting is a call of the communicator in which all ranks take part.
+    act : callable, optional
+    *arguments : Any
+        Those of `act`.
+    iterations : int
+        Meetings count when the fit has noted so many iterations, of all its runs.
+    pause : float
+        Seconds by which each meeting takes longer after the first iteration: a fit keeps its state every 50 ms.
+    """
+    from xpulab.engine.comm import Communicator
+
+    names = (
+        "allgather", "allgather_arrays", "allreduce", "bcast", "bcast_array", "end", "exchange_rows", "gather_blocks",
+        "reduce",
+    )  # fmt: skip
+    kind, record, first = Communicator, task.engine.record, task.engine.board.ranks[0]
+    usual = {name: getattr(kind, name) for name in names}
+    most = 0
+
+    def undo() -> int:
+        for name, method in usual.items():
+            setattr(kind, name, method)
+        return most
+
+    def noted() -> int:
+        return int(first["lengths"].sum()) if first["task"] == record["task"] else 0
+
+    def counting(method: Any) -> Any:
+        def meet(self: Any, *rest: Any, **named: Any) -> Any:
+            nonlocal most
+            if bytes(record["name"]) not in (b"run", b"release"):
+                done = noted()
+                self.met = getattr(self, "met", 0) + (done >= iterations)
+                most = max(most, self.met)
+                time.sleep(pause if done else 0)
+                if act is not None and self.met == meeting:
+                    undo()
+                    act(*arguments)
+            return method(self, *rest, **named)
+
+        return meet
+
+    for name, method in usual.items():
+        setattr(kind, name, counting(method))
+    task.engine.end_of_strike = undo
+
+
+def meetings(task: Any) -> int:
+    """On an engine: return the most meetings of a task since `strike`, and end the strike."""
+    return int(task.engine.end_of_strike())
+
+
+def die_on_rank_1() -> None:
+    """On an engine: kill rank 1."""
+    from xpulab.engine.engine import this_engine
+
+    engine = this_engine()
+    if engine is not None and engine.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_stop(waiting: str) -> None:
+    """On an engine: make the file `waiting`, and wait until the notebook has asked the task to stop."""
+    from xpulab.engine.engine import this_engine
+
+    engine = this_engine()
+    assert engine is not None
+    assert engine.task is not None
+    Path(waiting).touch()
+    until = time.monotonic() + 20
+    while not engine.task.cancelled():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def leave_alone(waiting: str) -> None:
+    """On an engine: end the task on rank 1 after a request to stop, where the other ranks meet."""
+    from xpulab.engine.engine import this_engine
+
+    wait_for_stop(waiting)
+    engine = this_engine()
+    if engine is not None and engine.rank == 1:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def pressed_when(waiting: Path) -> Iterator[None]:
+    """A context whose body gets SIGINT when there is this file, and none after its end."""
+    ended, pressing = threading.Event(), threading.Lock()
+
+    def press() -> None:
+        while not waiting.exists() and not ended.wait(0.01):
+            pass
+        with pressing:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        yield
+    finally:
+        with pressing:
+            ended.set()
+        thread.join()

@@ -1,0 +1,1 @@
+"""Gradient boosting on the hosts of the ranks."""

@@ -1,0 +1,306 @@
+"""The rows of a rank in a fit of gradient boosting: their losses, gradients and trees.
+
+Each rank has the bins of its own rows, one byte a value, on its host, and the sums of the trees' values for them.
+In each iteration a reduction finds the largest gradients, by which all gradients are scaled to integers; it also has
+the request to stop. Results are the same for any number of ranks, because only integers and maxima are reduced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.engine.algorithms.boosting.growing import Binned, Node, grow, nodes_of
+from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
+from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
+from xpulab.engine.comm import Interrupted
+from xpulab.engine.dataset import data_of, on_host
+from xpulab.engine.engine import Task
+from xpulab.kernels.on_cpu.boosting import Thresholds, add_by_bins, add_leaves, as_integers
+from xpulab.sharing.sources import Growth, SharedArray, Source, bounds_of
+
+__all__ = ["Fit", "Part", "parts_of", "should_stop"]
+
+_PIECE = 8192  # rows whose losses are computed together, in a core's cache
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass
+class Part:
+    """Rows for training, or for validation: their bins, targets, weights or None, and raw predictions (k, n)."""
+
+    bins: npt.NDArray[np.uint8]
+    y: _Array
+    weights: _Array | None
+    raw: _Array
+    n_samples: int  # of all ranks
+
+
+class Fit:
+    """A fit on this rank.
+
+    Parameters
+    ----------
+    task : Task
+    binned : Binned
+    train, validation : Part
+        `validation` is None without rows for validation.
+    loss : str
+        A name of `LOSSES`.
+    quantile : float
+    growth : Growth
+    pool : ThreadPoolExecutor
+    threads : int
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        binned: Binned,
+        train: Part,
+        validation: Part | None,
+        loss: str,
+        quantile: float,
+        growth: Growth,
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> None:
+        self.task, self.binned, self.train, self.validation = task, binned, train, validation
+        self.loss, self.quantile, self.growth = LOSSES[loss], quantile, growth
+        self.parts = [train] if validation is None else [train, validation]
+        self.pool, self.threads = pool, threads
+        k, n = train.raw.shape
+        self.gradients, self.hessians = np.empty((k, n), np.float32), np.empty((k, n), np.float32)
+        self.numbers = np.empty((n, 4), np.int64)
+        self.rows, self.aside = np.empty(n, np.int32), np.empty(n, np.int32)
+        self.weight = _total(task, train)
+        self.weight_of_validation = 1.0 if validation is None else _total(task, validation)
+
+    def in_pieces(self, n: int, function: Callable[[slice], Any]) -> list[Any]:
+        """Call a function for some rows at a time, in threads."""
+        pieces = [slice(first, first + _PIECE) for first in range(0, n, _PIECE)]
+        return list((self.pool.map if self.threads > 1 else map)(function, pieces))
+
+    def derive(self) -> npt.NDArray[np.int64]:
+        """Compute the gradients, and return the exponents of the largest ones, and of the second derivatives (2, k).
+
+        Raises
+        ------
+        Interrupted
+            On all ranks, if one of them has seen the request to stop.
+        """
+        train = self.train
+
+        def piece(some: slice) -> _Array:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self.loss.gradients(train.y[some], train.raw[:, some], self.quantile)
+                for made, kept in zip(found, (self.gradients, self.hessians), strict=True):
+                    kept[:, some] = made if train.weights is None else made * train.weights[some]
+            return np.stack([np.abs(kept[:, some]).max(axis=1) for kept in (self.gradients, self.hessians)])
+
+        with self.task.on_host():
+            most = np.zeros((2, len(train.raw)))
+            for each in self.in_pieces(len(train.y), piece):
+                most = np.maximum(most, each)  # NaN stays
+        most[np.isnan(most)] = np.inf
+        stop = [float(self.task.cancelled())]
+        facts = self.task.comm.allreduce(np.concatenate([most.ravel(), stop]), np.maximum)
+        if facts[-1]:
+            raise Interrupted
+        if not np.isfinite(facts).all():
+            raise ValueError(
+                "the gradients of the loss are not finite: the predictions have become too large; use a smaller "
+                "learning_rate, or larger min_samples_leaf and l2_regularization"
+            )
+        room = 62 - int(np.ceil(np.log2(max(2, train.n_samples))))
+        exponents = np.minimum(room - np.frexp(facts[:-1])[1], 1000)
+        return np.asarray(exponents, np.int64).reshape(2, -1)
+
+    def tree(self, k: int, exponents: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[Any]:
+        """Grow the tree of output k, add it to the raw predictions, and return its nodes."""
+        train = self.train
+        g, h = exponents[:, k].tolist()
+        with self.task.on_host():
+            as_integers(self.gradients[k], self.hessians[k], 2.0**g, 2.0**h, self.numbers)
+            self.rows[:] = np.arange(len(self.rows))
+            root, leaves = grow(
+                self.task, self.binned, self.growth, self.numbers, (2.0**-g, 2.0**-h), self.rows, self.aside, rng,
+                self.pool, self.threads,
+            )  # fmt: skip
+            if self.loss.by_quantile:
+                self.set_quantiles(leaves)
+            bounds = np.array([[leaf.begin, leaf.end] for leaf in leaves], np.int64)
+            values = np.array([leaf.value for leaf in leaves])
+            add_leaves(self.rows, bounds, values, train.raw[k])
+            nodes = nodes_of(root, self.binned.thresholds)
+            if self.validation is not None:
+                self.follow(self.validation, nodes, k)
+        return nodes
+
+    def follow(self, part: Part, nodes: npt.NDArray[Any], k: int) -> None:
+        """Add the values of a tree to raw predictions."""
+        missing = self.binned.thresholds.missing
+        self.in_pieces(len(part.y), lambda some: add_by_bins(part.bins[some], missing, nodes, part.raw[k, some]))
+
+    def set_quantiles(self, leaves: list[Node]) -> None:
+        """Give each leaf the quantile of its rows' residuals, for losses whose second derivatives say nothing."""
+        comm, train = self.task.comm, self.train
+        residuals = (train.y - train.raw[0])[self.rows]
+        mine = np.array([[leaf.begin, leaf.end] for leaf in leaves], np.int64)
+        counts = comm.allgather((len(residuals), mine))
+        longest = max(n for n, _ in counts)
+
+        def of_all(values: _Array) -> npt.NDArray[Any]:
+            padded = np.zeros(longest)
+            padded[: len(values)] = values
+            return comm.allgather_arrays(padded)
+
+        every = of_all(residuals)
+        weights = None if train.weights is None else of_all(train.weights[self.rows])
+        percent = 100 * self.quantile
+        found = np.zeros(len(leaves))
+        for number in range(comm.rank, len(leaves), comm.size):
+            cuts = [slice(*bounds[number]) for _, bounds in counts]
+            values = np.concatenate([part[cut] for part, cut in zip(every, cuts, strict=True)])
+            if weights is None:
+                found[number] = np.percentile(values, percent)
+            else:
+                beside = np.concatenate([part[cut] for part, cut in zip(weights, cuts, strict=True)])
+                found[number] = weighted_percentile(values, beside, np.array([percent]))[0]
+        for leaf, value in zip(leaves, comm.allreduce(found).tolist(), strict=True):
+            leaf.value = self.growth.learning_rate * value
+
+    def scores(self) -> tuple[float, float]:
+        """Return the mean losses of the rows for training and for validation (NaN without)."""
+        found = [self._losses(self.train)]
+        if self.validation is not None:
+            found.append(self._losses(self.validation))
+        most = self.task.comm.allreduce(
+            np.array([np.abs(each).max(initial=0) if len(each) else 0.0 for each in found]), np.maximum
+        )
+        most[np.isnan(most)] = np.inf
+        parts = [self.train, self.validation] if self.validation is not None else [self.train]
+        exponents = [_exponent(m, part.n_samples) for m, part in zip(most, parts, strict=True)]
+        with np.errstate(invalid="ignore"):
+            sums = [
+                int(np.rint(np.ldexp(each, e)).astype(np.int64).sum()) for each, e in zip(found, exponents, strict=True)
+            ]
+        totals = self.task.comm.allreduce(np.array(sums, np.int64))
+        means = [
+            np.ldexp(float(total), -e) / weight if np.isfinite(m) else np.nan
+            for total, e, weight, m in zip(
+                totals, exponents, (self.weight, self.weight_of_validation), most, strict=False
+            )
+        ]
+        return float(means[0]), float(means[1]) if len(means) > 1 else np.nan
+
+    def _losses(self, part: Part) -> _Array:
+        """Return the weighted losses of rows."""
+        found = np.empty(len(part.y))
+
+        def piece(some: slice) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[some] = self.loss.values(part.y[some], part.raw[:, some], self.quantile)
+                if part.weights is not None:
+                    found[some] *= part.weights[some]
+
+        with self.task.on_host():
+            self.in_pieces(len(found), piece)
+        return found
+
+
+def _exponent(most: float, n: int) -> int:
+    """Return the power of two by which n numbers up to `most` are multiplied, so that their sum is an int64."""
+    return min(62 - int(np.ceil(np.log2(max(2, n)))) - int(np.frexp(most)[1]), 1000) if np.isfinite(most) else 0
+
+
+def _total(task: Task, part: Part) -> float:
+    """Return the sum of the weights of the rows of all ranks."""
+    if part.weights is None:
+        return float(part.n_samples)
+    most = float(task.comm.allreduce(np.array([part.weights.max(initial=0.0)]), np.maximum)[0])
+    e = _exponent(most, part.n_samples)
+    total = task.comm.allreduce(np.array([np.rint(np.ldexp(part.weights, e)).astype(np.int64).sum()], np.int64))
+    return float(np.ldexp(float(total[0]), -e))
+
+
+def should_stop(scores: list[float], n_iter_no_change: int, tol: float) -> bool:
+    """Return whether none of the last scores is better than the one before them, as in scikit-learn."""
+    reference = n_iter_no_change + 1
+    if len(scores) < reference:
+        return False
+    least = scores[-reference] + tol
+    return not any(score > least for score in scores[-reference + 1 :])
+
+
+def _own(array: SharedArray | None, first: int, last: int) -> Any:
+    """Return this rank's part of an array that the notebook has sent."""
+    return None if array is None else array.open()[first:last]
+
+
+def parts_of(
+    task: Task, source: Source, sent: dict[str, SharedArray | None], max_bins: int, baseline: _Array
+) -> tuple[Binned, Part, Part | None]:
+    """Return the bins of this rank's rows, and the rows for training and for validation."""
+    data = data_of(task, source)
+    first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
+    task.show(doing="finding the bins of the columns")
+    rows = on_host(data.rows, np.float64)
+    y, weights = _own(sent["y"], first, last), _own(sent["weights"], first, last)
+    held_out, times = _own(sent["held_out"], first, last), _own(sent["times"], first, last)
+    trains = np.flatnonzero(held_out == 0) if held_out is not None else None
+    if times is not None:
+        thresholds = thresholds_of(task, np.repeat(rows, times, axis=0), None, max_bins)
+    else:
+        some = rows if trains is None else rows[trains]
+        beside = weights if weights is None or trains is None else weights[trains]
+        thresholds = thresholds_of(task, some, beside, max_bins)
+        del some
+    with task.on_host():
+        bins = _binned(thresholds, rows)
+
+    def part(which: Any, n: int) -> Part:
+        def some(array: Any) -> Any:
+            return array if which is None or array is None else np.ascontiguousarray(array[which])
+
+        targets = np.asarray(some(y), np.float64)
+        return Part(some(bins), targets, some(weights), np.repeat(baseline[:, None], len(targets), axis=1), n)
+
+    counts = task.comm.allreduce(np.array([len(y) if trains is None else len(trains), len(y)], np.int64))
+    train = part(trains, int(counts[0]))
+    validation = None
+    if held_out is not None:
+        validation = part(np.flatnonzero(held_out), int(counts[1] - counts[0]))
+    elif sent["X_val"] is not None:
+        validation = _given(task, sent, thresholds, baseline)
+    missing = (train.bins == thresholds.missing).any(axis=0) if len(train.y) else np.zeros(data.n_features, bool)
+    missing = task.comm.allreduce(missing.astype(np.int64), np.maximum).astype(np.uint8)
+    return Binned(train.bins, np.ascontiguousarray(train.bins.T), thresholds, missing), train, validation
+
+
+def _given(task: Task, sent: dict[str, SharedArray | None], thresholds: Thresholds, baseline: _Array) -> Part:
+    """Return this rank's part of rows for validation that the notebook has sent."""
+    X = sent["X_val"]
+    assert X is not None
+    first, last = bounds_of(X.shape[0], task.comm.size)[task.comm.rank : task.comm.rank + 2]
+    y = np.asarray(_own(sent["y_val"], first, last), np.float64)
+    bins = _binned(thresholds, np.ascontiguousarray(_own(X, first, last)))
+    raw = np.repeat(baseline[:, None], last - first, axis=1)
+    return Part(bins, y, _own(sent["weights_val"], first, last), raw, X.shape[0])
+
+
+def _binned(thresholds: Thresholds, rows: _Array) -> npt.NDArray[np.uint8]:
+    """Return the bins of rows, which threads find."""
+    bins = np.empty(rows.shape, np.uint8)
+    threads = len(os.sched_getaffinity(0))
+    cuts = np.linspace(0, len(rows), threads + 1).astype(int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda a, b: thresholds.bins(rows[a:b], bins[a:b]), cuts[:-1], cuts[1:]))
+    return bins

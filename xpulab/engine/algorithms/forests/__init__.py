@@ -1,0 +1,1 @@
+"""Random forests: the bins of values, the targets, and the trees of each rank."""

@@ -1,0 +1,65 @@
+"""The communicators of MPI that a rank has, and their replacement after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from xpulab.engine.hosts.helper import Helper
+from xpulab.engine.interruptible import WORLD, Intracomm
+
+__all__ = ["Communicators"]
+
+
+class Communicators:
+    """The communicators of a rank. All ranks create and renew them together.
+
+    Parameters
+    ----------
+    helper : Helper or None
+        The helper rank, if there is one.
+
+    Attributes
+    ----------
+    tasks : mpi4py.MPI.Intracomm
+        All ranks, within a task.
+    ends : mpi4py.MPI.Intracomm
+        All ranks, at the end of a task.
+    """
+
+    def __init__(self, helper: Helper | None) -> None:
+        self._helper = helper
+        self.tasks, self.ends = WORLD.Dup(), WORLD.Dup()
+        self._of_ranks: dict[tuple[int, ...], Intracomm] = {}
+        self._generation = 0
+        self._abandoned: list[MPI.Intracomm] = []
+        self._replace_world()
+
+    def renew(self) -> None:
+        """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+        self._generation += 1
+        # Requests may still be pending on the old communicators, so they must not be freed.
+        self._abandoned += [self.tasks, self.ends, *self._of_ranks.values()]
+        self._of_ranks.clear()
+        self.tasks = WORLD.Create_group(WORLD.group, self._generation)
+        self.ends = self.tasks.Dup()
+        if self._helper is not None:
+            self._helper.renew(self._generation)
+        self._replace_world()
+
+    @property
+    def pairs(self) -> MPI.Intracomm:
+        """A communicator for messages between two ranks within a task, of which the helper rank is a member."""
+        return self.tasks if self._helper is None else self._helper.pairs
+
+    def of(self, ranks: Sequence[int]) -> Intracomm:
+        """Return the communicator of these ranks for a user's code. Only these ranks take part in its creation."""
+        ranks = tuple(ranks)
+        if ranks not in self._of_ranks:
+            self._of_ranks[ranks] = Intracomm(WORLD.Create_group(WORLD.group.Incl(ranks)))
+        return self._of_ranks[ranks]
+
+    def _replace_world(self) -> None:
+        """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted."""
+        setattr(MPI, "COMM_WORLD", self.of(range(WORLD.size)))  # noqa: B010 -- mpi4py declares it final

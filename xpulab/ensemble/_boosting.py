@@ -1,0 +1,436 @@
+"""The code that both estimators of histogram gradient boosting share: the engines grow the trees, and predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import is_classifier
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from xpulab._sklearn import PREDICTOR_RECORD_DTYPE, TreePredictor, _BinMapper, _check_monotonic_cst
+from xpulab.checks import ONE_AT_A_TIME, check_y, place_named
+from xpulab.data import Outgoing, ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.columns import ScannedColumn, beside
+from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.estimator.rows import checked_weights
+from xpulab.estimator.scoring import ScoredHere
+from xpulab.estimator.sending import Result
+from xpulab.scanning import Scan, read_here
+from xpulab.sharing.answers import Boosted
+from xpulab.sharing.sources import Growth, SharedArray
+from xpulab.tables import ShardedColumn
+
+__all__ = ["BoostingProxy"]
+
+_SUBSAMPLE = 200_000  # rows from which scikit-learn chooses the thresholds between bins
+_STAGES_BYTES = 64 << 20  # of the predictions of several stages that are in this process at a time
+_STATE_BYTES = 256 << 20  # of the largest state that a fit keeps
+_NODE_BYTES = 64
+
+_Sent = dict[str, np.ndarray | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Input(FitInput):
+    """A fit: the arrays that are sent with the rows, the other arguments of the task, and the bin mapper to be."""
+
+    sent: _Sent
+    arguments: Mapping[str, object]
+    growth: Growth
+    mapper: Any
+    classifies: bool
+
+
+class BoostingProxy(ScoredHere, ResumableFit[_Input]):
+    """Base class of histogram gradient boosting. Among the bases, it comes before scikit-learn's class."""
+
+    _rules: ClassVar[Any] = {"ensure_all_finite": False}
+    #: In the hosts' memory: the rows in float64, their bins twice, and gradients, sums and indices for each row.
+    _work_memory: ClassVar[tuple[float, float]] = (96.0, 2.5)
+    _task: ClassVar[str] = "HistGradientBoosting.fit"
+    _left: ClassVar[tuple[str, str]] = ("trees so far", "model.set_params(warm_start=True).fit(X, y)")
+    _fitted: ClassVar[tuple[str, ...]] = ("_predictors", "_baseline_prediction", "_bin_mapper", "_loss")
+
+    loss: Any
+    max_iter: int
+    max_bins: int
+    max_leaf_nodes: int | None
+    max_depth: int | None
+    min_samples_leaf: int
+    learning_rate: float
+    l2_regularization: float
+    max_features: float
+    warm_start: bool
+    early_stopping: Any
+    scoring: Any
+    validation_fraction: Any
+    n_iter_no_change: int
+    tol: float
+    monotonic_cst: Any
+    categorical_features: Any
+    random_state: Any
+    n_trees_per_iteration_: int
+    n_features_in_: int
+    train_score_: np.ndarray
+    validation_score_: np.ndarray
+    _predictors: list[list[Any]]
+    _baseline_prediction: np.ndarray
+    _bin_mapper: Any
+    _loss: Any
+    _random_seed: Any
+    _feature_subsample_rng: Any
+
+    def _boost(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
+        """Fit, in the steps of scikit-learn's `fit`."""
+        cluster = current_ranks()
+        self._require_computed(X)
+        rows = self._checked(cluster, X, reset=True)
+        y = self._targets(cluster, beside(y, rows, cluster, np.float64), rows.shape[0])
+        weights = self._gathered_weights(sample_weight, rows.shape[0])
+        if weights is not None:
+            self._fitted_with_sw = True
+        with ONE_AT_A_TIME:
+            y = self._encode_y(y)
+            weights = self._finalize_sample_weight(weights, y)
+        given = self._validation(cluster, X_val, y_val, sample_weight_val)
+        goes_on = self.warm_start and self._is_fitted()
+        self._seed(goes_on)
+        self._validate_parameters()
+        n, self._n_features = rows.shape
+        growth = self._growth()
+        self._loss = self._get_loss(sample_weight=weights)
+        self.do_early_stopping_ = n > 10_000 if self.early_stopping == "auto" else self.early_stopping
+        self._use_validation_data = self.validation_fraction is not None or bool(given)
+        self._require_scoring()
+        if goes_on and self.max_iter < self.n_iter_:
+            raise ValueError(
+                f"max_iter={self.max_iter} must be larger than or equal to n_iter_={self.n_iter_} when warm_start==True"
+            )
+        split = None
+        if self.do_early_stopping_ and self._use_validation_data and not given:
+            split = self._split(y, weights)
+        some = slice(None) if split is None else split
+        y_train, weights_train = y[some], None if weights is None else weights[some]
+        if not goes_on:
+            self._predictors = []
+            self._scorer = None
+            self._baseline_prediction = self._loss.fit_intercept_only(
+                y_true=y_train, sample_weight=weights_train
+            ).reshape((1, -1))
+            self.train_score_, self.validation_score_ = np.array([]), np.array([])
+        held_out = None
+        if split is not None:
+            held_out = np.ones(n, np.uint8)
+            held_out[split] = 0
+        sent: _Sent = {"y": np.ascontiguousarray(y, np.float64), "weights": weights, "held_out": held_out}
+        sent["times"] = self._times(n, split, len(y_train), weights_train)
+        sent |= {name: given.get(name) for name in ("X_val", "y_val", "weights_val")}
+        arguments = {
+            "loss": self._name_of_loss(),
+            "quantile": 0.5 if getattr(self, "quantile", None) is None else float(self.quantile),
+            "baseline": np.ascontiguousarray(self._baseline_prediction, np.float64).ravel(),
+            "max_iter": int(self.max_iter),
+            "max_bins": int(self.max_bins),
+            "stopping": (int(self.n_iter_no_change), float(self.tol)) if self.do_early_stopping_ else None,
+            "start": self._begin(),
+        }
+        return self._run(cluster, self._input(rows, sent, arguments, growth))
+
+    def _growth(self) -> Growth:
+        """Return how trees are grown, as the engines take it."""
+        constraints = _check_monotonic_cst(self, self.monotonic_cst)
+        interactions = self._check_interaction_cst(self._n_features)
+        return Growth(
+            learning_rate=float(self.learning_rate),
+            max_leaf_nodes=self.max_leaf_nodes,
+            max_depth=self.max_depth,
+            min_samples_leaf=int(self.min_samples_leaf),
+            l2_regularization=float(self.l2_regularization),
+            max_features=float(self.max_features),
+            constraints=np.asarray(constraints, np.int64),
+            interactions=None if interactions is None else [sorted(map(int, group)) for group in interactions],
+        )
+
+    def _input(self, rows: Any, sent: _Sent, arguments: Mapping[str, object], growth: Growth) -> _Input:
+        mapper = _BinMapper(n_bins=self.max_bins + 1, random_state=self._random_seed)
+        return _Input(
+            X=rows, sent=sent, arguments=arguments, growth=growth, mapper=mapper, classifies=is_classifier(self),
+            max_iter=int(self.max_iter), parameters=self.get_params(deep=False),
+        )  # fmt: skip
+
+    def _require_computed(self, X: Any) -> None:
+        """Raise ValueError for parameters that the engines do not support."""
+        theirs = f"use scikit-learn's {type(self).__name__}"
+        if not isinstance(self.loss, str):
+            raise ValueError(f"loss={self.loss!r} was given; expected the name of a loss, or {theirs}")
+        categories = self.categorical_features
+        if isinstance(categories, str):
+            dtypes = [] if isinstance(X, ShardedArray | Scan) else list(getattr(X, "dtypes", []))
+            names = [
+                str(dtype) for dtype in dtypes if str(dtype).lower().startswith(("category", "categorical", "enum"))
+            ]
+            if names:
+                raise ValueError(
+                    f"X has {len(names)} column(s) of categories, which the engines do not split by sets; encode them, "
+                    f"for example with xpulab.preprocessing.OrdinalEncoder, or {theirs}"
+                )
+        elif categories is not None and np.size(categories):
+            marked = np.asarray(categories)
+            if marked.dtype != bool or marked.any():
+                raise ValueError(
+                    "categorical_features was given, which the engines do not support; encode these columns, for "
+                    f"example with xpulab.preprocessing.OrdinalEncoder, or {theirs}"
+                )
+        self.is_categorical_ = None
+        self._preprocessor = None
+        self._is_categorical_remapped = None
+
+    def _require_scoring(self) -> None:
+        if self.do_early_stopping_ and self.scoring != "loss":
+            raise ValueError(
+                f"scoring={self.scoring!r} was given; the engines stop early by scoring='loss': choose it, or "
+                f"early_stopping=False, or use scikit-learn's {type(self).__name__}"
+            )
+
+    def _targets(self, cluster: Ranks, y: Any, n: int) -> npt.NDArray[Any]:
+        """Return the targets in this process, as scikit-learn checks them."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        if isinstance(y, ScannedColumn):
+            y = self._read_targets(cluster, y)
+        elif isinstance(y, ShardedArray):
+            y.source(cluster)
+            y = y.labels(y.gather()) if isinstance(y, ShardedColumn) else y.gather()
+        elif isinstance(y, Scan):
+            y = y.read()
+        with place_named(y):
+            y = check_y(y, multi_output=False, y_numeric=False, estimator=self)
+        check_consistent_length(np.empty((n, 0)), y)
+        found: npt.NDArray[Any] = y
+        return found
+
+    def _read_targets(self, cluster: Ranks, y: ScannedColumn) -> npt.NDArray[Any]:
+        """Return the numbers of a column of files, which the engines read, in the dtype of the column."""
+        result = Result(1, np.float64)
+        self._ask(cluster, "targets", "HistGradientBoosting.targets", y, result=result)
+        found: npt.NDArray[Any] = result.value[:, 0]
+        labels = y.labels(found) if is_classifier(self) else None
+        return found if labels is None else labels
+
+    def _gathered_weights(self, sample_weight: Any, n: int) -> npt.NDArray[Any] | None:
+        weights = checked_weights(sample_weight, n, np.float64)
+        if isinstance(weights, ShardedArray):
+            weights = weights.gather()
+        return None if weights is None else np.ascontiguousarray(weights, np.float64)
+
+    def _validation(self, cluster: Ranks, X: Any, y: Any, sample_weight: Any) -> _Sent:
+        """Return the rows for validation that were given, with their targets and weights; empty without."""
+        if X is None and y is None:
+            return {}
+        if y is None:
+            raise ValueError("X_val is provided, but y_val was not provided.")
+        if X is None:
+            raise ValueError("y_val is provided, but X_val was not provided.")
+        rows = self._checked(cluster, X, reset=False)
+        rows = rows.gather() if isinstance(rows, ShardedArray) else read_here(rows)
+        encoded = self._encode_y_val(self._targets(cluster, y, len(rows)))
+        if self.early_stopping is False:
+            raise ValueError(
+                "X_val and y_val are passed to fit while at the same time early_stopping is False. When passing X_val "
+                "and y_val to fit, early_stopping should be set to either 'auto' or True."
+            )
+        return {
+            "X_val": np.ascontiguousarray(rows, np.float64),
+            "y_val": np.ascontiguousarray(encoded, np.float64),
+            "weights_val": self._gathered_weights(sample_weight, len(rows)),
+        }
+
+    def _encode_y_val(self, y: Any) -> Any:
+        """Encode targets for validation, also where scikit-learn has no such method yet."""
+        with ONE_AT_A_TIME:
+            return self._label_encoder.transform(y) if is_classifier(self) else self._encode_y(y)
+
+    def _seed(self, goes_on: bool) -> None:
+        """Draw the seeds of a fit, unless it goes on with those of the last one."""
+        rng = check_random_state(self.random_state)
+        if not goes_on:
+            largest = np.iinfo(np.uint32).max
+            self._random_seed = rng.randint(largest, dtype="u8")
+            self._feature_subsample_rng = np.random.default_rng(rng.randint(largest, dtype="u8"))
+
+    def _split(self, y: np.ndarray, weights: np.ndarray | None) -> npt.NDArray[np.intp]:
+        """Return the indices of the rows for training, in the order that scikit-learn draws."""
+        with ONE_AT_A_TIME:
+            train, _ = train_test_split(
+                np.arange(len(y)),
+                test_size=self.validation_fraction,
+                stratify=y if is_classifier(self) else None,
+                random_state=self._random_seed,
+            )
+        found: npt.NDArray[np.intp] = train
+        return found
+
+    def _times(
+        self, n: int, split: npt.NDArray[np.intp] | None, n_train: int, weights: np.ndarray | None
+    ) -> npt.NDArray[np.int64] | None:
+        """Return how many times each row counts for the thresholds between bins; None if all do once."""
+        if n_train <= _SUBSAMPLE:
+            return None
+        shares = None if weights is None else weights / np.sum(weights)
+        drawn = check_random_state(self._random_seed).choice(n_train, _SUBSAMPLE, p=shares, replace=True)
+        return np.bincount(drawn if split is None else split[drawn], minlength=n)
+
+    def _name_of_loss(self) -> str:
+        if self.loss != "log_loss":
+            return str(self.loss)
+        return "binomial" if self.n_trees_per_iteration_ == 1 else "multinomial"
+
+    def _begin(self) -> Boosted:
+        """Return the trees from which the fit goes on, with their scores."""
+        return {
+            "trees": [[_as_sent(predictor.nodes) for predictor in each] for each in self._predictors],
+            "train_score": self.train_score_.tolist(),
+            "validation_score": self.validation_score_.tolist(),
+            "rng": self._feature_subsample_rng.bit_generator.state,
+        }
+
+    def _room(self, checked: _Input) -> int:
+        leaves = checked.growth.max_leaf_nodes or checked.X.shape[0]
+        nodes = 2 * min(leaves, max(1, checked.X.shape[0] // checked.growth.min_samples_leaf) + 1)
+        trees = checked.max_iter * self.n_trees_per_iteration_
+        return min(_STATE_BYTES, trees * (nodes * _NODE_BYTES + 512) + 2100 * checked.X.shape[1] + (1 << 16))
+
+    def _arguments(self, cluster: Ranks, checked: _Input, state: Mapping[str, Any] | None) -> dict[str, object]:
+        def send(outgoing: Outgoing) -> dict[str, object]:
+            sent = checked.sent
+            return {"sent": {name: None if given is None else outgoing.send(given) for name, given in sent.items()}}
+
+        return {**checked.arguments, "growth": checked.growth, "send_more": send}
+
+    def _keep_state(self, checked: _Input, state: Mapping[str, Any], labels: Any) -> None:
+        mapper = checked.mapper
+        thresholds = [np.asarray(column) for column in state["thresholds"]]
+        mapper.missing_values_bin_idx_ = mapper.n_bins - 1
+        mapper.bin_thresholds_ = thresholds
+        mapper.is_categorical_ = np.zeros(len(thresholds), np.uint8)
+        mapper.n_bins_non_missing_ = np.array([len(column) + 1 for column in thresholds], np.uint32)
+        self._bin_mapper = mapper
+        self._predictors = [[_predictor(tree) for tree in trees] for trees in state["trees"]]
+        self.train_score_ = np.array(state["train_score"])
+        self.validation_score_ = np.array(state["validation_score"])
+        self._feature_subsample_rng.bit_generator.state = state["rng"]
+
+    def _keep(self, checked: _Input, answer: Mapping[str, Any], labels: Any) -> None:
+        self._keep_state(checked, answer, labels)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return bool(getattr(self, "_predictors", []))
+
+    def _raw(self, method: str, X: Any) -> np.ndarray:
+        """Return the raw predictions: float64 of shape (n_samples, n_trees_per_iteration_)."""
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        result = Result(self.n_trees_per_iteration_, np.float64)
+        self._follow(cluster, method, X, result, self._predictors)
+        found: np.ndarray = result.value
+        return found
+
+    def _raw_predict(self, X: Any, n_threads: int | None = None) -> np.ndarray:
+        return self._raw("predict", X)
+
+    def _staged_raw_predict(self, X: Any) -> Iterator[np.ndarray]:
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        return self._stages(cluster, X)
+
+    def _stages(self, cluster: Ranks, X: Any) -> Iterator[np.ndarray]:
+        """Yield the raw predictions after each iteration, of which the engines compute several at a time."""
+        k = self.n_trees_per_iteration_
+        several = max(1, _STAGES_BYTES // (8 * k * max(1, X.shape[0])))
+        for first in range(0, len(self._predictors), several):
+            last = min(first + several, len(self._predictors))
+            result = Result((last - first) * k, np.float64)
+            self._follow(
+                cluster, "staged_predict", X, result, self._predictors[:last], stages=last - first, skipped=first * k
+            )
+            for stage in range(last - first):
+                yield np.array(result.value[:, stage * k : (stage + 1) * k])
+
+    def _follow(
+        self, cluster: Ranks, method: str, X: Any, result: Result, predictors: list[list[Any]], **more: Any
+    ) -> None:
+        """Have the engines add up the values of trees."""
+        trees = [predictor.nodes for each in predictors for predictor in each]
+
+        def send(outgoing: Outgoing) -> dict[str, dict[str, SharedArray]]:
+            return {"forest": {name: outgoing.send(array) for name, array in _packed(trees).items()}}
+
+        self._ask(
+            cluster,
+            method,
+            "HistGradientBoosting.predict",
+            X,
+            result=result,
+            send_more=send,
+            baseline=np.ascontiguousarray(self._baseline_prediction, np.float64).ravel(),
+            **more,
+        )
+
+    def _classes_of(self, raw: np.ndarray) -> npt.NDArray[np.intp]:
+        """Return the numbers of the most probable classes."""
+        found: npt.NDArray[np.intp] = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else np.argmax(raw, axis=1)
+        return found
+
+
+#: Fields of a tree's nodes, as engines and scikit-learn have them.
+_FIELDS = (
+    "value", "gain", "num_threshold", "count", "feature_idx", "left", "right", "depth", "bin_threshold",
+    "missing_go_to_left", "is_leaf",
+)  # fmt: skip
+_SENT = np.dtype(list(zip(_FIELDS, ("f8", "f8", "f8", "i8", "i8", "i4", "i4", "i4", "u1", "u1", "u1"), strict=True)))
+
+
+def _as_sent(nodes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the nodes of scikit-learn's tree as engines have them."""
+    found = np.zeros(len(nodes), _SENT)
+    for name in _FIELDS:
+        found[name] = nodes[name]
+    return found
+
+
+def _predictor(tree: npt.NDArray[Any]) -> Any:
+    """Return scikit-learn's tree."""
+    nodes = np.zeros(len(tree), PREDICTOR_RECORD_DTYPE)
+    for name in _FIELDS:
+        nodes[name] = tree[name]
+    none = np.zeros((0, 8), np.uint32)
+    return TreePredictor(nodes, none, none)
+
+
+def _packed(trees: list[npt.NDArray[Any]]) -> dict[str, np.ndarray]:
+    """Return nodes, thresholds, values and first nodes of trees, as ``xpulab.kernels.on_cpu.boosting`` takes them."""
+    sizes = [len(tree) for tree in trees]
+    roots = np.cumsum([0, *sizes])
+    every = np.concatenate(trees) if trees else np.zeros(0, PREDICTOR_RECORD_DTYPE)
+    leaf, own = every["is_leaf"] != 0, np.arange(len(every))
+    firsts = np.repeat(roots[:-1], sizes)
+    nodes = np.zeros((len(every), 4), np.int32)
+    nodes[:, 0] = np.where(leaf, own, every["left"] + firsts)
+    nodes[:, 1] = np.where(leaf, own, every["right"] + firsts)
+    nodes[:, 2] = np.where(leaf, 0, 2 * every["feature_idx"] + every["missing_go_to_left"])
+    return {
+        "nodes": nodes,
+        "thresholds": np.ascontiguousarray(every["num_threshold"], np.float64),
+        "values": np.ascontiguousarray(every["value"], np.float64),
+        "roots": roots[:-1].astype(np.int64),
+    }

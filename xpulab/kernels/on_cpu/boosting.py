@@ -1,0 +1,235 @@
+"""Gradient boosting on the CPU, by the machine code of `boosting_functions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.kernels.on_cpu.host import at, function_of, functions
+
+__all__ = [
+    "TREE",
+    "Split",
+    "Splitting",
+    "Thresholds",
+    "add_by_bins",
+    "add_by_rows",
+    "add_histogram",
+    "add_leaves",
+    "as_integers",
+    "packed",
+    "part_node",
+]
+
+_F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
+_TOGETHER = 4096  # rows that are copied side by side
+_IN_ORDER = np.arange(_TOGETHER, dtype=np.int32)
+#: A node of a tree, by scikit-learn's names; the left child follows its parent.
+TREE = np.dtype(
+    [
+        ("value", "f8"), ("gain", "f8"), ("num_threshold", "f8"), ("count", "i8"), ("feature_idx", "i8"),
+        ("left", "i4"), ("right", "i4"), ("depth", "i4"), ("bin_threshold", "u1"), ("missing_go_to_left", "u1"),
+        ("is_leaf", "u1"),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds between the bins of each column: bin b has the values above threshold b - 1, up to threshold b.
+
+    Attributes
+    ----------
+    columns : list of numpy.ndarray of float64
+        Those of each column, ascending.
+    missing : int
+        The bin of missing values.
+    """
+
+    columns: list[npt.NDArray[np.float64]]
+    missing: int
+
+    @property
+    def n_bins(self) -> npt.NDArray[np.int64]:
+        """Number of bins of each column, without that of missing values."""
+        return np.array([len(column) + 1 for column in self.columns], np.int64)
+
+    def bins(self, rows: npt.NDArray[np.float64], bins: npt.NDArray[np.uint8]) -> None:
+        """Write the bins of values of shape (n, n_features)."""
+        counts = self.n_bins - 1
+        ends, values = np.cumsum(counts), np.concatenate([*self.columns, np.empty(0)])
+        steps = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(_I8), 0)
+        function_of("bin_doubles")(
+            at(rows, _F8), *rows.shape, at(values, _F8), at(ends, _I8), at(steps, _I8), self.missing, at(bins, _U1)
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """The best split of a node: its gain, and the integer sums (gradients, second derivatives, rows) on the left."""
+
+    gain: float
+    feature: int
+    last_bin: int
+    missing_left: int
+    left: tuple[int, int, int]
+
+
+class Splitting:
+    """Finds the best splits of a tree's nodes.
+
+    Parameters
+    ----------
+    n_bins : numpy.ndarray of int64 of shape (n_features,)
+    missing : numpy.ndarray of uint8 of shape (n_features,)
+        Whether the column has missing values.
+    constraints : numpy.ndarray of int64 of shape (n_features,)
+        1 if values must not fall with this column, -1 if they must not rise, 0 without a constraint.
+    l2, min_rows, g_unit, h_unit : float
+        The regularisation, the least number of rows of a leaf, and what the integers are multiplied by.
+    """
+
+    def __init__(
+        self,
+        n_bins: npt.NDArray[np.int64],
+        missing: npt.NDArray[np.uint8],
+        constraints: npt.NDArray[np.int64],
+        l2: float,
+        min_rows: int,
+        g_unit: float,
+        h_unit: float,
+    ) -> None:
+        self._columns = n_bins, missing, constraints
+        self._settings = np.array([0, -np.inf, np.inf, l2, min_rows, 1e-3, 0, g_unit, h_unit], np.float64)
+        self._gain, self._best = np.empty(1), np.empty(6, _I8)
+
+    def find(
+        self,
+        sums: npt.NDArray[np.int64],
+        whole: tuple[int, int, int],
+        value: float,
+        lower: float,
+        upper: float,
+        allowed: npt.NDArray[np.uint8],
+    ) -> Split:
+        """Return the best split of a node, whose gain is not positive if there is none."""
+        self._settings[:3] = value, lower, upper
+        n_bins, missing, constraints = self._columns
+        node = np.array(whole, _I8)
+        function_of("find_best_split")(
+            at(sums, _I8), len(sums), at(n_bins, _I8), at(missing, _U1), at(constraints, _I8), at(allowed, _U1),
+            at(node, _I8), at(self._settings, _F8), at(self._gain, _F8), at(self._best, _I8),
+        )  # fmt: skip
+        feature, last_bin, missing_left, g, h, n = self._best.tolist()
+        return Split(float(self._gain[0]), feature, last_bin, missing_left, (g, h, n))
+
+
+def as_integers(
+    gradients: npt.NDArray[np.float32],
+    hessians: npt.NDArray[np.float32],
+    g_scale: float,
+    h_scale: float,
+    numbers: npt.NDArray[np.int64],
+) -> None:
+    """Multiply gradients and second derivatives by powers of two, and round them to integers, for `add_histogram`."""
+    function_of("as_integers")(
+        at(gradients, _F4), at(hessians, _F4), len(gradients), g_scale, h_scale, at(numbers, _I8)
+    )
+
+
+def add_histogram(
+    bins: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.int32],
+    begin: int,
+    end: int,
+    numbers: npt.NDArray[np.int64],
+    sums: npt.NDArray[np.int64],
+) -> None:
+    """Add the rows from `begin` to `end` of the list `rows` to the histogram of their node.
+
+    Few of many rows are copied side by side first, some at a time. The processor then waits for several of them at
+    once, which takes a third of the time.
+    """
+    add, d = function_of("add_histogram"), bins.shape[1]
+    if 2 * (end - begin) > len(bins):
+        add(at(bins, _U1), d, at(rows, _I4), begin, end, at(numbers, _I8), at(sums, _I8))
+        return
+    size = min(end - begin, _TOGETHER)
+    near, near_numbers = np.empty((size, d), np.uint8), np.empty((size, numbers.shape[1]), np.int64)
+    for first in range(begin, end, _TOGETHER):
+        some = rows[first : min(first + _TOGETHER, end)]
+        n = len(some)
+        bins.take(some, axis=0, out=near[:n], mode="clip")  # with "raise", NumPy would copy twice
+        numbers.take(some, axis=0, out=near_numbers[:n], mode="clip")
+        add(at(near, _U1), d, at(_IN_ORDER, _I4), 0, n, at(near_numbers, _I8), at(sums, _I8))
+
+
+def part_node(
+    column: npt.NDArray[np.uint8],
+    split: Split,
+    missing: int,
+    rows: npt.NDArray[np.int32],
+    begin: int,
+    end: int,
+    aside: npt.NDArray[np.int32],
+) -> int:
+    """Bring the rows on the left of a split before those on the right; return where the latter begin.
+
+    `column` has the bins of the column of the split (n_own,).
+    """
+    return int(
+        function_of("part_node")(
+            at(column, _U1), 1, 0, split.last_bin, missing, split.missing_left, at(rows, _I4), begin, end,
+            at(aside, _I4),
+        )
+    )  # fmt: skip
+
+
+def add_leaves(
+    rows: npt.NDArray[np.int32],
+    bounds: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float64],
+    raw: npt.NDArray[np.float64],
+) -> None:
+    """Add the values of leaves to their rows, which are those from ``bounds[leaf, 0]`` to ``bounds[leaf, 1]``."""
+    function_of("add_leaves")(at(rows, _I4), at(bounds, _I8), at(values, _F8), len(values), at(raw, _F8))
+
+
+def packed(tree: npt.NDArray[Any], root: int = 0, by_bins: bool = True) -> npt.NDArray[np.int32]:
+    """Return the nodes of a tree as `add_by_bins` and `add_by_rows` take them, if the first one has this number."""
+    nodes, own = np.empty((len(tree), 4), np.int32), np.arange(len(tree))
+    leaf = tree["is_leaf"] != 0
+    nodes[:, 0], nodes[:, 1] = (np.where(leaf, own, tree[side]) + root for side in ("left", "right"))
+    nodes[:, 2] = np.where(leaf, 0, 2 * tree["feature_idx"].astype(np.int64) + tree["missing_go_to_left"])
+    nodes[:, 3] = tree["bin_threshold"] if by_bins else 0
+    return nodes
+
+
+def add_by_bins(
+    bins: npt.NDArray[np.uint8], missing: int, tree: npt.NDArray[Any], raw: npt.NDArray[np.float64]
+) -> None:
+    """Add the values of a tree's leaves to the rows that come to them."""
+    nodes, values = packed(tree), np.ascontiguousarray(tree["value"])
+    function_of("add_by_bins")(at(bins, _U1), *bins.shape, missing, at(nodes, _I4), at(values, _F8), at(raw, _F8))
+
+
+def add_by_rows(
+    rows: npt.NDArray[Any],
+    nodes: npt.NDArray[np.int32],
+    thresholds: npt.NDArray[np.float64],
+    values: npt.NDArray[np.float64],
+    roots: npt.NDArray[np.int64],
+    sums: npt.NDArray[np.float64],
+) -> None:
+    """Add the values of the leaves of all trees that rows come to, in the order of the trees.
+
+    Tree t adds to column ``t % width`` of the sums (n, width).
+    """
+    abreast = np.empty(8, _I8)  # with a name, so that it lives during the call
+    functions(rows.dtype).add_by_rows(
+        at(rows, rows.dtype), *rows.shape, at(nodes, _I4), at(thresholds, _F8), at(values, _F8), at(roots, _I8),
+        len(roots), sums.shape[1], at(abreast, _I8), at(sums, _F8),
+    )  # fmt: skip

@@ -1,0 +1,234 @@
+"""Gradient boosting on the CPU: the source of the machine code that `xpulab.kernels.on_cpu.boosting` calls.
+
+A node's histogram has, for each bin of each column, the sums of the gradients and of the second derivatives of the
+loss, and the number of rows. They are integers, so that the sums do not depend on the order of the rows. The rules for
+splits, missing values and monotonic constraints are those of scikit-learn's histogram gradient boosting [1]_.
+
+References
+----------
+.. [1] scikit-learn's ``sklearn/ensemble/_hist_gradient_boosting/splitting.pyx``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xpulab.kernels.on_cpu.host_functions import host_function, inlined
+
+__all__ = [
+    "add_by_bins",
+    "add_by_rows",
+    "add_histogram",
+    "add_leaves",
+    "as_integers",
+    "bin_doubles",
+    "find_best_split",
+    "part_node",
+]
+
+_BINS = 256  # in the histogram of a column
+_SUMS = 4  # numbers of a bin: gradients, second derivatives, rows, and nothing, so that one instruction adds them
+_GRADIENT, _HESSIAN, _ROWS = range(3)
+#: Settings of a node's split, see `boosting.Splitting`.
+_VALUE, _LOWER, _UPPER, _L2, _MIN_ROWS, _MIN_HESSIAN, _MIN_GAIN, _G_UNIT, _H_UNIT = range(9)
+_ABREAST = 8  # rows that are followed through a tree at the same time
+
+
+@host_function("f8* i8 i8 f8* i8* i8* i8 u1*")
+def bin_doubles(values, n, d, thresholds, ends, steps, missing, bins):  # type: ignore[no-untyped-def]
+    # values, bins: (n, d). thresholds: of all columns; those of column f end at ends[f], and begin at ends[f - 1].
+    # steps: of each column a power of two that is not less than the number of its thresholds.
+    for i in range(n):
+        for f in range(d):
+            x = values[i * d + f]
+            first = ends[f - 1] if f > 0 else 0
+            last = ends[f]
+            at = first
+            step = steps[f]
+            while step > 0:
+                ahead = at + step
+                if ahead <= last and thresholds[ahead - 1] < x:
+                    at = ahead
+                step >>= 1
+            bins[i * d + f] = at - first if x == x else missing
+
+
+@host_function("f4* f4* i8 f8 f8 i8*")
+def as_integers(gradients, hessians, n, g_scale, h_scale, numbers):  # type: ignore[no-untyped-def]
+    # numbers: (n, 4) gradient, second derivative, 1, 0.
+    for i in range(n):
+        g = np.float64(gradients[i]) * g_scale
+        h = np.float64(hessians[i]) * h_scale
+        numbers[i * _SUMS + _GRADIENT] = np.int64(g + 0.5) if g >= 0 else np.int64(g - 0.5)
+        numbers[i * _SUMS + _HESSIAN] = np.int64(h + 0.5) if h >= 0 else np.int64(h - 0.5)
+        numbers[i * _SUMS + _ROWS] = 1
+        numbers[i * _SUMS + 3] = 0
+
+
+@host_function("u1* i8 i4* i8 i8 i8* i8*")
+def add_histogram(bins, d, rows, begin, end, numbers, sums):  # type: ignore[no-untyped-def]
+    # bins: (n, d). rows: their indices. numbers: see `as_integers`. sums: (d, 256, 4).
+    for i in range(begin, end):
+        row = np.int64(rows[i])
+        add_row(bins, row * d, d, numbers, row * _SUMS, sums)
+
+
+@host_function("u1* i8 i8 i8 i8 i8 i4* i8 i8 i4* -> i8")
+def part_node(  # type: ignore[no-untyped-def]
+    bins, d, feature, last_bin, missing, missing_left, rows, begin, end, aside
+):  # fmt: skip
+    # Bring a node's rows on the left before those on the right, in their order; returns where the latter begin.
+    middle = begin
+    n_aside = np.int64(0)
+    for i in range(begin, end):
+        # Each row is written to both sides, because a branch would be guessed wrong half of the time.
+        row = rows[i]
+        b = np.int64(bins[np.int64(row) * d + feature])
+        left = (1 if b <= last_bin else 0) | (missing_left if b == missing else 0)
+        rows[middle] = row
+        aside[n_aside] = row
+        middle += left
+        n_aside += 1 - left
+    for i in range(n_aside):
+        rows[middle + i] = aside[i]
+    return middle
+
+
+def add_row(bins: Any, first: int, d: int, numbers: Any, at: int, sums: Any) -> int:
+    """Add the four numbers from `at` on to the bin of each column: column f of the row is in bin ``bins[first + f]``.
+
+    The compiler puts vector instructions instead of this function, with which a fit takes two thirds of the time.
+    """
+    raise RuntimeError("add_row has no meaning outside of a host function")
+
+
+# --- splits
+
+
+@inlined
+def node_value(gradient, hessian, settings):  # type: ignore[no-untyped-def]
+    value = -gradient / (hessian + settings[_L2] + 1e-15)
+    value = settings[_LOWER] if value < settings[_LOWER] else value
+    return settings[_UPPER] if value > settings[_UPPER] else value
+
+
+@inlined
+def gain_of(g_left, h_left, g_right, h_right, loss, constraint, settings):  # type: ignore[no-untyped-def]
+    left = node_value(g_left, h_left, settings)
+    right = node_value(g_right, h_right, settings)
+    if (constraint > 0 and left > right) or (constraint < 0 and left < right):
+        return np.float64(-1)
+    return (loss - g_left * left) - g_right * right
+
+
+@host_function("i8* i8 i8* u1* i8* u1* i8* f8* f8* i8*")
+def find_best_split(  # type: ignore[no-untyped-def]
+    sums, d, n_bins, missing, constraints, allowed, whole, settings, gains, best
+):  # fmt: skip
+    # sums: (d, 256, 4). n_bins: of each column, without that of missing values. whole: the sums of the node.
+    # The gain of the best split goes to gains[0]; to best: its column, the last bin on the left, whether missing values
+    # go to the left, and the sums on the left.
+    g_unit, h_unit = settings[_G_UNIT], settings[_H_UNIT]
+    min_rows, min_hessian = np.int64(settings[_MIN_ROWS]), settings[_MIN_HESSIAN]
+    g_whole, h_whole = whole[_GRADIENT] * g_unit, whole[_HESSIAN] * h_unit
+    loss = g_whole * settings[_VALUE]
+    gains[0] = -1
+    best[0] = 0
+    for f in range(d):
+        if allowed[f] == 0:
+            continue
+        for direction in range(1 + np.int64(missing[f])):
+            # First from the left, with missing values on the right; then from the right, with them on the left.
+            steps = n_bins[f] - 1 + (np.int64(missing[f]) if direction == 0 else 0)
+            g_near = np.int64(0)
+            h_near = np.int64(0)
+            n_near = np.int64(0)
+            for step in range(steps):
+                b = step if direction == 0 else n_bins[f] - 1 - step
+                at = (f * _BINS + b) * _SUMS
+                g_near += sums[at + _GRADIENT]
+                h_near += sums[at + _HESSIAN]
+                n_near += sums[at + _ROWS]
+                if n_near < min_rows:
+                    continue
+                if whole[_ROWS] - n_near < min_rows:
+                    break
+                h = h_near * h_unit
+                h_far = h_whole - h
+                if h < min_hessian:
+                    continue
+                if h_far < min_hessian:
+                    break
+                g = g_near * g_unit
+                g_far = g_whole - g
+                if direction == 0:
+                    gain = gain_of(g, h, g_far, h_far, loss, constraints[f], settings)
+                else:
+                    gain = gain_of(g_far, h_far, g, h, loss, constraints[f], settings)
+                if gain > gains[0] and gain > settings[_MIN_GAIN]:
+                    gains[0] = gain
+                    best[0] = f
+                    best[1] = b if direction == 0 else b - 1
+                    best[2] = direction
+                    best[3] = g_near if direction == 0 else whole[_GRADIENT] - g_near
+                    best[4] = h_near if direction == 0 else whole[_HESSIAN] - h_near
+                    best[5] = n_near if direction == 0 else whole[_ROWS] - n_near
+
+
+# --- what trees say of rows
+
+
+@host_function("i4* i8* f8* i8 f8*")
+def add_leaves(rows, bounds, values, leaves, raw):  # type: ignore[no-untyped-def]
+    # bounds: (leaves, 2) where the rows of each leaf begin and end.
+    for leaf in range(leaves):
+        for i in range(bounds[2 * leaf], bounds[2 * leaf + 1]):
+            raw[np.int64(rows[i])] += values[leaf]
+
+
+@host_function("u1* i8 i8 i8 i4* f8* f8*")
+def add_by_bins(bins, n, d, missing, nodes, values, raw):  # type: ignore[no-untyped-def]
+    # nodes: (4 a node) left, right, twice the column plus whether missing values go to the left, and the last bin on
+    # the left. A leaf has itself on both sides.
+    for i in range(n):
+        node = np.int64(0)
+        while nodes[node * 4] != node:
+            rule = np.int64(nodes[node * 4 + 2])
+            b = np.int64(bins[i * d + (rule >> 1)])
+            left = (rule & 1) == 1 if b == missing else b <= nodes[node * 4 + 3]
+            node = np.int64(nodes[node * 4] if left else nodes[node * 4 + 1])
+        raw[i] += values[node]
+
+
+@inlined
+def child_of_row(node, row, rows, nodes, thresholds):  # type: ignore[no-untyped-def]
+    # Without a branch, which would be guessed wrong half of the time.
+    rule = np.int64(nodes[node * 4 + 2])
+    x = np.float64(rows[row + (rule >> 1)])
+    left = (x <= thresholds[node]) | ((x != x) & ((rule & 1) == 1))
+    return np.int64(nodes[node * 4 + (0 if left else 1)])
+
+
+@host_function("T* i8 i8 i4* f8* f8* i8* i8 i8 i8* f8*")
+def add_by_rows(  # type: ignore[no-untyped-def]
+    rows, n, d, nodes, thresholds, values, roots, trees, width, at, sums
+):  # fmt: skip
+    # nodes: as for `add_by_bins`, with all trees one after the other. Tree t adds to column t % width of the sums.
+    # at: room for the nodes of eight rows, which go down together: the processor waits for all eight at once.
+    for tree in range(trees):
+        for first in range(0, n, _ABREAST):
+            for k in range(_ABREAST):
+                at[k] = roots[tree]
+            n_abreast = min(_ABREAST, n - first)
+            moved = np.int64(1)
+            while moved != 0:
+                moved = np.int64(0)
+                for k in range(_ABREAST):
+                    # The last rows are followed again where there are fewer than eight.
+                    node = child_of_row(at[k], (first + min(k, n_abreast - 1)) * d, rows, nodes, thresholds)
+                    moved |= node ^ at[k]
+                    at[k] = node
+            for k in range(n_abreast):
+                sums[(first + k) * width + tree % width] += values[at[k]]

@@ -1,0 +1,119 @@
+"""The nearest rows in a tree: the source of the machine code that `xpulab.kernels.on_cpu.tree_search` calls.
+
+`leaves`, `boxes` and `shape` are those of `tree_functions`. Distances are added up in the order of
+`host_functions.compare_with`, so that they are bitwise the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xpulab.kernels.on_cpu.host_functions import host_function, inlined
+
+__all__ = ["nearest_in_tree"]
+
+_ABSOLUTE, _LARGEST = 1, 2  # the kinds of distances; 0 is the sum of squares
+
+
+@inlined
+def _box_distance(queries, x, boxes, node, d, kind):  # type: ignore[no-untyped-def]
+    """Compute the least distance of the query at x to the box of a node; rounding is monotone, as for its rows."""
+    low = node * 2 * d
+    whole = d - d % 4 if kind == 0 else 0
+    a = b = c = e = np.float64(0)
+    for f in range(d):
+        value = queries[x + f]
+        gap = max(boxes[low + f] - value, value - boxes[low + d + f])
+        gap = max(gap, np.float64(0))
+        if kind == _LARGEST:
+            a = max(a, gap)
+        elif kind == _ABSOLUTE:
+            a += gap
+        elif f >= whole or f % 4 == 0:
+            a += gap * gap
+        elif f % 4 == 1:
+            b += gap * gap
+        elif f % 4 == 2:
+            c += gap * gap
+        else:
+            e += gap * gap
+    return (a + b) + (c + e)
+
+
+@inlined
+def _leaf_distances(queries, x, leaves, first, width, d, kind, found):  # type: ignore[no-untyped-def]
+    """Write the distances of the query at x to the rows of a leaf."""
+    for j in range(width):
+        found[j] = 0
+    if kind == 0 and d >= 4:
+        for j in range(width, 4 * width):
+            found[j] = 0
+        whole = d - d % 4
+        for f in range(d):
+            value = queries[x + f]
+            to = (f % 4 if f < whole else 0) * width
+            for j in range(width):
+                gap = leaves[first + f * width + j] - value
+                found[to + j] += gap * gap
+        for j in range(width):
+            found[j] = (found[j] + found[width + j]) + (found[2 * width + j] + found[3 * width + j])
+        return
+    for f in range(d):
+        value = queries[x + f]
+        if kind == 0:
+            for j in range(width):
+                gap = leaves[first + f * width + j] - value
+                found[j] += gap * gap
+        elif kind == _ABSOLUTE:
+            for j in range(width):
+                found[j] += abs(leaves[first + f * width + j] - value)
+        else:
+            for j in range(width):
+                gap = abs(leaves[first + f * width + j] - value)
+                found[j] = gap if gap > found[j] else found[j]
+
+
+@host_function("f8* f8* i8* i8* f8* i8 i8* i8 i8 i8 f8* i8* i8* f8* f8*")
+def nearest_in_tree(  # type: ignore[no-untyped-def]
+    leaves, boxes, shape, order, queries, kind, visits, begin, end, k, best, places, stack, bounds, found
+):
+    # order: the index of each row of the tree. visits: the queries, some of which are looked for, from begin to end.
+    # best, places: (queries, k), infinity and an index that no row has at first. stack, bounds: open nodes, and their
+    # distances. found: room for the distances of four leaves.
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    n_leaves = 1 << depth
+    for visit in range(begin, end):
+        query = visits[visit]
+        x, at, last = query * d, query * k, query * k + k - 1
+        stack[0] = 1
+        bounds[0] = 0
+        top = 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if bounds[top] > best[last]:
+                continue
+            while node < n_leaves:
+                left = _box_distance(queries, x, boxes, 2 * node, d, kind)
+                right = _box_distance(queries, x, boxes, 2 * node + 1, d, kind)
+                stack[top] = 2 * node + (1 if left <= right else 0)
+                bounds[top] = max(left, right)
+                top += 1
+                node = 2 * node + (0 if left <= right else 1)
+            leaf = node - n_leaves
+            row, after = n * leaf >> depth, n * (leaf + 1) >> depth
+            _leaf_distances(queries, x, leaves, leaf * d * width, width, d, kind, found)
+            for j in range(after - row):
+                distance = found[j]
+                if distance > best[last]:
+                    continue
+                index = order[row + j]
+                if distance == best[last] and index > places[last]:
+                    continue
+                to = last
+                while to > at and (best[to - 1] > distance or (best[to - 1] == distance and places[to - 1] > index)):
+                    best[to] = best[to - 1]
+                    places[to] = places[to - 1]
+                    to -= 1
+                best[to] = distance
+                places[to] = index

@@ -1,0 +1,83 @@
+"""`Normalizer`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy.typing as npt
+import sklearn.preprocessing
+
+from xpulab.data import ShardedArray
+from xpulab.estimator.results_in_files import in_file
+from xpulab.preprocessing._row_wise import RowWise
+
+__all__ = ["Normalizer"]
+
+
+class Normalizer(RowWise, sklearn.preprocessing.Normalizer):
+    """Divide each row by its norm, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.preprocessing.Normalizer`, for any number of engines. A fit
+    sends no rows.
+
+    Parameters
+    ----------
+    norm : {"l1", "l2", "max"}, default="l2"
+        The sum of the magnitudes, the root of the sum of the squares, or the largest magnitude. A row whose norm is
+        below ten times the precision of its dtype stays as it is.
+    copy : bool, default=True
+        Accepted for compatibility with scikit-learn: the input is never changed.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+
+    See Also
+    --------
+    sklearn.preprocessing.Normalizer : The same in one process; it takes sparse matrices too.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.preprocessing import Normalizer
+    >>> with xpulab.XPUCluster(n=2):
+    ...     Normalizer().fit_transform([[4, 1, 2, 2], [1, 3, 9, 3]])
+    array([[0.8, 0.2, 0.4, 0.4],
+           [0.1, 0.3, 0.9, 0.3]])
+    """
+
+    def transform(
+        self, X: npt.ArrayLike | ShardedArray, copy: bool | None = None, out: str | os.PathLike[str] | None = None
+    ) -> Any:
+        """Divide each row by its norm, in the dtype of X.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        copy : bool, optional
+            Accepted for compatibility with scikit-learn.
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+            A `ShardedArray` if X is one; its rows stay on the engines.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError
+            For input that scikit-learn rejects, and for sparse matrices.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        if out is not None:
+            return in_file(self.transform, X, out)
+        return self._transformed("transform", "normalise", X, norm=self.norm)

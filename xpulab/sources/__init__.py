@@ -1,0 +1,1 @@
+"""Sources of rows: what can be read block by block, into memory that the reader gives, in any process."""

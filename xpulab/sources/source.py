@@ -1,0 +1,113 @@
+"""The interface of a source of rows, which engines read block by block."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Column", "Fill", "RowSource", "columns_of_array"]
+
+#: Fills an array with rows. It is called with the index of the first of them and with the array: its last axis is that
+#: of the columns, and the axes before it are those of the rows, in their order, with any strides. So the rows can be
+#: written in C order, (n, n_columns), by columns, and in blocks, (n_blocks, rows of a block, n_columns).
+Fill = Callable[[int, npt.NDArray[Any]], None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a source.
+
+    Attributes
+    ----------
+    name : str or None
+        None if the columns have no names.
+    dtype : str
+        In the words of the file's format.
+    numeric : numpy.dtype or None
+        The dtype of its numbers or booleans; None for a column of other things.
+    categories : tuple of str or None
+        If the numbers stand for strings, these strings in ascending order: a number is the place of its string.
+    """
+
+    name: str | None
+    dtype: str
+    numeric: np.dtype[Any] | None
+    categories: tuple[str, ...] | None = field(default=None, compare=False)
+
+
+def columns_of_array(dtype: np.dtype[Any], n_columns: int) -> list[Column]:
+    """Return the columns of an array, which have no names."""
+    return [Column(None, str(dtype), dtype if dtype.kind in "fiub" else None)] * n_columns
+
+
+class RowSource(ABC):
+    """Rows that are read block by block.
+
+    A subclass is a frozen dataclass with few and small attributes: where the rows are, and what was found there. The
+    engines get a pickled copy of it, and read the rows with it.
+    """
+
+    #: Whether each column is in memory of its own when the rows are read, so that rows are best written by columns.
+    by_columns = False
+    #: Whether rows are best read in their order, by one thread: to go back takes a pass from the first row.
+    sequential = False
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Sequence[Column]:
+        """The columns."""
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Bounds of the natural blocks: block i has the rows from blocks[i] up to, not including, blocks[i + 1].
+
+        To read a part of a block may take as long as to read all of it.
+        """
+        return (0, self.n_rows)
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Paths of the files with the rows; none if only the process that has made the source can read it."""
+        return ()
+
+    @abstractmethod
+    def reading(self, start: int, stop: int, columns: Sequence[int]) -> contextlib.AbstractContextManager[Fill]:
+        """Open a context with a function that fills arrays with rows and columns of this source.
+
+        Several threads may call the function, with any of the rows; it is fastest if these are in their order.
+
+        Parameters
+        ----------
+        start, stop : int
+            The rows that will be read. The function counts them from `start`.
+        columns : sequence of int
+            The numbers of the columns that will be read, in their order in the array.
+
+        Raises
+        ------
+        ValueError
+            If a file has changed since the source was made.
+        """
+
+    def coded(self, columns: Sequence[int]) -> RowSource | None:
+        """Return this source with numbers in place of the strings of columns, if it finds them itself; or else None."""
+        return None
+
+    def require_unchanged(self) -> None:
+        """Raise ValueError if a file has changed since the source was made."""
+        return
+
+    def on_this_host(self) -> RowSource:
+        """Return this source for another host that has the same files: these have other times and numbers there."""
+        return self

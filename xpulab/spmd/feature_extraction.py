@@ -1,0 +1,6 @@
+"""The estimators of `xpulab.feature_extraction` for code that runs on the ranks."""
+
+from xpulab import feature_extraction
+from xpulab.spmd._estimator import estimators_of
+
+__all__, __getattr__ = estimators_of(feature_extraction)
