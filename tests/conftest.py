@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from threadpoolctl import threadpool_limits
 
 import xpulab
 from xpulab.data import Outgoing
+from xpulab.deploy.registry import Registry
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import ProcessRows, Source
 
@@ -145,6 +147,59 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 def pytest_runtest_teardown() -> Generator[None, Any, Any]:
     """See `_failing_at_interrupts`."""
     return (yield from _failing_at_interrupts())
+
+
+_seen: weakref.WeakSet[xpulab.XPUCluster] = weakref.WeakSet()  # clusters that this process has started or attached
+_shared: weakref.WeakSet[xpulab.XPUCluster] = weakref.WeakSet()  # those of fixtures that several tests share
+_activate = Registry.activate
+
+
+def _note_and_activate(registry: Registry[Any], cluster: xpulab.XPUCluster) -> None:
+    _seen.add(cluster)
+    _activate(registry, cluster)
+
+
+Registry.activate = _note_and_activate  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    """Note which clusters belong to fixtures that several tests share."""
+    before = set(_seen)
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            _shared.update(set(_seen) - before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test has failed, for its fixtures and for ``--junitxml``, which forgets the first of two runs."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+        item.user_properties.append(("traceback", report.longreprtext))
+    return report
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(autouse=True)
+def own_clusters_have_ended(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the clusters that a test has started and not ended, so that a second run of it finds none of the first.
+
+    A test that has passed must not leave any.
+    """
+    before = set(_seen)  # of wider fixtures, which are there first
+    request.node.stash[_FAILED] = False
+    yield
+    left = [cluster for cluster in set(_seen) - before - set(_shared) if cluster.running]
+    for cluster in left:
+        cluster.detach() if cluster.attached else cluster.stop()
+    if left and not request.node.stash[_FAILED]:
+        pytest.fail(f"the test has left a cluster running: {', '.join(cluster.label for cluster in left)}")
 
 
 _memory = shared_memory()  # what is there before the run

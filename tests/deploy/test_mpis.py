@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-from leftovers import shared_memory
+from leftovers import runs, shared_memory
 from mpis import with_mpi
 from waiting import until
 
@@ -65,7 +64,7 @@ def cluster(engines: xpulab.XPUCluster) -> xpulab.XPUCluster:
 def left() -> set[str]:
     """The files that MPI may leave: in /dev/shm, and folders of sessions."""
     sessions = {str(path) for name in ("ompi.*", "prte*", "hydra_hwloc*") for path in Path("/tmp").glob(name)}
-    return {path for path in shared_memory() if "mpich" in path or "segment" in path} | sessions
+    return shared_memory() | sessions
 
 
 def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
@@ -162,7 +161,7 @@ def test_an_engine_is_named_by_a_process_that_looks_late(cluster: xpulab.XPUClus
     processes = cluster.engines.processes
     assert processes is not None
     os.kill(pids[1], signal.SIGKILL)
-    until(lambda: not any(map(psutil.pid_exists, pids)))
+    until(lambda: not any(map(runs, pids)))
     processes.await_mpi()
     until(lambda: processes.first_gone)
     processes.first_gone.clear()

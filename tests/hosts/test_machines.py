@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from leftovers import runs
 from machines import Network, network, why_not
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_left() -> None:
             assert f"xpu{other.pid}a" in there()
             pid = made.hosts[0].pid
         assert f"xpu{other.pid}" not in there()
-        assert not psutil.pid_exists(pid)
+        assert not runs(pid)
         assert set(Path(tempfile.gettempdir()).glob("xpulab-hosts-*")) == before
     finally:
         other.kill()

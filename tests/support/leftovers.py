@@ -1,4 +1,4 @@
-"""Finds what a run must not leave: processes that were started for it, and shared memory with a name."""
+"""Finds what a run must not leave: processes that were started for it, and MPI's files of shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "left_in_memory", "not_of_others", "processes_marked", "processes_of", "shared_memory"]
+from xpulab.deploy.watch.leftovers import NAMES
+
+__all__ = ["MARK", "left_in_memory", "not_of_others", "processes_marked", "processes_of", "runs", "shared_memory"]
 
 # All processes that this run starts inherit this variable: engines, kernels, servers, and their children. Each worker
 # of pytest-xdist counts as a run.
@@ -19,13 +21,22 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 MARK = os.environ.setdefault("XPULAB_TESTS", str(os.getpid()))
 
 
+def runs(pid: int) -> bool:
+    """Return whether a process runs. A zombie has ended: where nobody waits for orphans, it stays."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _processes(belongs: Callable[[dict[str, str]], bool]) -> dict[int, str]:
-    """Return the running processes for whose environment `belongs` is true: pid -> command line."""
+    """Return the running processes for whose environment `belongs` is true: pid -> command line, test."""
     found = {}
     for process in psutil.process_iter():
         try:
             if belongs(process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
-                found[process.pid] = " ".join(process.cmdline())
+                test = process.environ().get("PYTEST_CURRENT_TEST", "")  # the one that started it
+                found[process.pid] = " ".join([*process.cmdline()[:6], *(["started in", test] if test else [])])
         except psutil.Error:
             continue
     return found
@@ -46,14 +57,17 @@ def processes_marked() -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """Return all names in /dev/shm."""
-    return {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
+    """Return the names of MPI's files in /dev/shm. The package's own memory has no name."""
+    return {str(path) for name in NAMES for path in Path("/dev/shm").glob(name)}
 
 
 def not_of_others(names: set[str]) -> set[str]:
-    """Return the names that are still in /dev/shm, and that no process of another run, such as a worker, has mapped."""
+    """Return the names that are still in /dev/shm, and that no process of others has mapped.
+
+    Others are other workers of pytest-xdist, and programs that this run has not started.
+    """
     theirs: set[str] = set()
-    for pid in _processes(lambda environment: environment.get("XPULAB_TESTS", MARK) != MARK) if names else ():
+    for pid in _processes(lambda environment: environment.get("XPULAB_TESTS") != MARK) if names else ():
         with contextlib.suppress(OSError):
             theirs.update(line.rpartition(" ")[2] for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
     return {name for name in names - theirs if Path(name).exists()}

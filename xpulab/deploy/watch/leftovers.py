@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["remove_leftovers"]
+__all__ = ["NAMES", "remove_leftovers"]
 
 _FOLDER = Path("/dev/shm")
 
 #: Names of the files of Intel MPI, MPICH, and Open MPI 4 and 5.
-_NAMES = ("Intel_MPI_*", "mpich_shm_*", "vader_segment.*", "sm_segment.*")
+NAMES = ("Intel_MPI_*", "mpich_shm_*", "vader_segment.*", "sm_segment.*")
 
 #: MPICH's descriptions of the host in /tmp, and the program that writes them and removes them at its end. The ranks
 #: read them while they start.
@@ -27,7 +27,7 @@ def remove_leftovers() -> None:
     Intel MPI unlinks each file as soon as all ranks have opened it, so only an interrupted start leaves one. The other
     MPIs unlink them at the end.
     """
-    left = [path for names in _NAMES for path in _FOLDER.glob(names) if _is_ours(path)]
+    left = [path for names in NAMES for path in _FOLDER.glob(names) if _is_ours(path)]
     if left:
         used = set(_used())
         for path in left:
