@@ -159,7 +159,7 @@ def _note_and_activate(registry: Registry[Any], cluster: xpulab.XPUCluster) -> N
     _activate(registry, cluster)
 
 
-Registry.activate = _note_and_activate  # type: ignore[method-assign]
+Registry.activate = _note_and_activate  # type: ignore[assignment, method-assign]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,7 +21,7 @@ def failures_in(file: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for case in ElementTree.parse(file).iter("testcase"):
         texts = [each.get("value", "") for each in case.iterfind("properties/property[@name='traceback']")]
-        last = [each.text or each.get("message", "") for each in case if each.tag in ("failure", "error")]
+        last = [each.text or each.get("message") or "" for each in case if each.tag in ("failure", "error")]
         for text in texts + last:
             known = found.setdefault(f"{case.get('classname')}::{case.get('name')}", [])
             if text not in known:
