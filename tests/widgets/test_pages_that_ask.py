@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 LOAD = "from xpulab import widgets; widgets.install(get_ipython())"
+#: A fit whose report changes until the file `ended` is there.
 RUN = """
-import time
+import itertools, time
+from pathlib import Path
 from xpulab.report import progress
 from xpulab.report.fit import FitReport, Iteration
-with progress.open(FitReport('KMeans', 'fit', {'max_iter': 300}, 10, 2, 'float32')) as handle:
-    for number in range(1, 80):
-        handle.report.iterations.append(Iteration(number, {'inertia': 1 / number}, seconds=0.1))
+with progress.open(FitReport('KMeans', 'fit', {{'max_iter': 300}}, 10, 2, 'float32')) as handle:
+    for number in itertools.takewhile(lambda _: not Path({ended!r}).exists(), itertools.count(1)):
+        handle.report.iterations.append(Iteration(number, {{'inertia': 1 / number}}, seconds=0.1))
         handle.update()
         time.sleep(0.1)
 """
@@ -33,28 +35,31 @@ def client() -> Iterator[Any]:
     manager.shutdown_kernel(now=True)
 
 
-def messages(client: Any, seconds: float) -> list[tuple[str, Any]]:
-    """Return the kinds and contents of the messages of some seconds."""
-    found = []
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            message = client.get_iopub_msg(timeout=0.2)
-        except Exception:  # queue.Empty
-            continue
+def messages(client: Any, until: Callable[[list[tuple[str, Any]]], bool]) -> list[tuple[str, Any]]:
+    """Return the kinds and contents of the messages until a condition on them holds."""
+    found: list[tuple[str, Any]] = []
+    while not until(found):
+        message = client.get_iopub_msg(timeout=60)
         found.append((message["msg_type"], message["content"]))
     return found
 
 
-def test_a_page_gets_widgets_and_reports_while_a_cell_runs_but_only_if_it_asks(client: Any) -> None:
-    client.execute(RUN)
-    before = messages(client, 4)
-    assert sum(kind == "update_display_data" for kind, _ in before) > 3
-    sent = [content["data"] for kind, content in before if kind == "comm_msg"]
+def of_kind(found: list[tuple[str, Any]], kind: str) -> list[Any]:
+    return [content for each, content in found if each == kind]
+
+
+def pushed_to(found: list[tuple[str, Any]], messenger: str) -> list[Any]:
+    """The outputs of reports that pages got through this widget."""
+    ours = [content["data"]["content"]["outputs"] for _, content in found if content.get("comm_id") == messenger]
+    return [output for outputs in ours for output in outputs]
+
+
+def test_a_page_gets_widgets_and_reports_while_a_cell_runs_but_only_if_it_asks(client: Any, tmp_path: Path) -> None:
+    client.execute(RUN.format(ended=str(tmp_path / "ended")))
+    before = messages(client, lambda found: len(of_kind(found, "update_display_data")) > 3)
+    sent = [content["data"] for content in of_kind(before, "comm_msg")]
     assert all(data["content"] == {"outputs": []} for data in sent)  # a sign of life where no update was drawn
-    (messenger,) = [
-        content["comm_id"] for kind, content in before if kind == "comm_open" and "_esm" in content["data"]["state"]
-    ]
+    (messenger,) = [each["comm_id"] for each in of_kind(before, "comm_open") if "_esm" in each["data"]["state"]]
 
     page = uuid.uuid4().hex
     for kind, content in (
@@ -62,23 +67,16 @@ def test_a_page_gets_widgets_and_reports_while_a_cell_runs_but_only_if_it_asks(c
         ("comm_msg", {"comm_id": page, "data": {"method": "request_states"}}),
     ):
         client.shell_channel.send(client.session.msg(kind, content))
-    after = messages(client, 2)
-    assert not any(kind == "status" and content["execution_state"] == "idle" for kind, content in after)
-    (states,) = [
-        content["data"]["states"] for kind, content in after if content.get("comm_id") == page and kind == "comm_msg"
-    ]
+    after = messages(client, lambda found: len([each for each in pushed_to(found, messenger) if "drawn" in each]) > 2)
+    assert not any(each["execution_state"] == "idle" for each in of_kind(after, "status"))
+    (states,) = [each["data"]["states"] for each in of_kind(after, "comm_msg") if each["comm_id"] == page]
     assert states[messenger]["state"]["fresh"] is False
     assert "initialize" in states[messenger]["state"]["_esm"]
-    pushed = [content["data"]["content"]["outputs"] for kind, content in after if content.get("comm_id") == messenger]
-    drawn = [output["drawn"] for outputs in pushed for output in outputs]
-    assert len(drawn) > 2
+    drawn = [output["drawn"] for output in pushed_to(after, messenger)]
     assert drawn == sorted(drawn)
-    assert "▶" in pushed[0][0]["html"]
-    assert not any(kind == "comm_close" for kind, _ in after)
+    assert "▶" in pushed_to(after, messenger)[0]["html"]
+    assert not of_kind(after, "comm_close")
 
-    last = [
-        content["data"]["content"]["outputs"]
-        for kind, content in messages(client, 6)
-        if content.get("comm_id") == messenger
-    ]
-    assert "✓" in [output for outputs in last for output in outputs if "html" in output][-1]["html"]
+    (tmp_path / "ended").touch()
+    last = messages(client, lambda found: any(each["execution_state"] == "idle" for each in of_kind(found, "status")))
+    assert "✓" in [output for output in pushed_to(last, messenger) if "html" in output][-1]["html"]
