@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +41,10 @@ def test_no_two_files_of_tests_have_the_same_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def trees_of(folder: str) -> dict[Path, ast.Module]:
-    """Return the syntax tree of each file in a folder."""
-    return {path: ast.parse(path.read_text()) for path in (ROOT / folder).rglob("*.py")}
+def nodes_of(folder: str) -> Iterator[tuple[Path, list[ast.AST]]]:
+    """Yield each file in a folder with the nodes of its syntax tree; one at a time, for Python's collector."""
+    for path in (ROOT / folder).rglob("*.py"):
+        yield path, list(ast.walk(ast.parse(path.read_text())))
 
 
 def is_private(name: str) -> bool:
@@ -53,9 +55,9 @@ def is_private(name: str) -> bool:
 def private_names_of_the_package() -> set[str]:
     """Return the private names of modules, functions, classes, variables and attributes that the package defines."""
     found = set()
-    for path, tree in trees_of("xpulab").items():
+    for path, nodes in nodes_of("xpulab"):
         found.add(path.stem)
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 found.add(node.name)
             elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
@@ -89,14 +91,12 @@ def is_monkeypatch(node: ast.AST, patches: set[str]) -> bool:
 def test_few_tests_patch_the_package_or_use_its_private_names() -> None:
     """A test uses what users, callers or the environment use, so that it holds for other code that does the same."""
     private, n_patches, uses = private_names_of_the_package(), 0, Counter[str]()
-    for path, tree in trees_of("tests").items():
-        contexts = [item for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items]
+    for path, nodes in nodes_of("tests"):
+        contexts = [item for node in nodes if isinstance(node, ast.With) for item in node.items]
         within = [item.optional_vars for item in contexts if is_monkeypatch(item.context_expr, {"monkeypatch"})]
         patches = {"monkeypatch", *(each.id for each in within if isinstance(each, ast.Name))}
-        n_patches += sum(is_monkeypatch(node, patches) for node in ast.walk(tree))
-        uses[str(path.relative_to(ROOT))] += sum(
-            name in private for node in ast.walk(tree) for name in names_used(node)
-        )
+        n_patches += sum(is_monkeypatch(node, patches) for node in nodes)
+        uses[str(path.relative_to(ROOT))] += sum(name in private for node in nodes for name in names_used(node))
     assert n_patches <= MONKEYPATCHES
     assert uses.total() <= PRIVATE_NAMES, uses.most_common(9)
 

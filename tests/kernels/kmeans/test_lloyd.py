@@ -47,6 +47,7 @@ def sums_of(X, shift, labels, weights, k):
     return sums, np.bincount(labels, weights, minlength=k)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize(
     ("n", "d", "k", "dtype", "weighted"),
     [(*case, np.float32, False) for case in CASES]
