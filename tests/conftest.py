@@ -57,6 +57,15 @@ _HOSTS = Path(__file__).parent / "hosts"
 _FEW_CHECKS = 120  # of scikit-learn's, of two estimators: all of them run
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs engines or the device, so that ``-m "not cluster and not slow"`` leaves it out."""
+    needs = set(getattr(item, "fixturenames", ()))
+    if item.path.suffix == ".ipynb" or needs & {"clusters", "pair", "_often_lost"}:
+        item.add_marker("cluster")
+    elif "device" in needs:  # the driver compiles a kernel for each combination
+        item.add_marker("slow")
+
+
 @pytest.hookimpl(trylast=True)  # after options such as `-k` have removed tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave combinations out, add the solutions of a notebook's exercises, and skip what lacks its needs."""
