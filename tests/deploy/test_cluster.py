@@ -129,10 +129,11 @@ def test_a_cluster_starts_and_leaves_nothing() -> None:
     cluster.stop()
 
 
-def test_a_cluster_starts_without_a_writable_home() -> None:
+def test_a_cluster_starts_without_a_writable_home_and_with_variables_of_any_mapping() -> None:
     source = """
 import os, xpulab
-with xpulab.XPUCluster(2, env={"SAME": "s", "OWN": "all", "1:OWN": "one"}) as cluster:
+from collections import ChainMap
+with xpulab.XPUCluster(2, env=ChainMap({"SAME": "s", "OWN": "all"}, {"1:OWN": "one"})) as cluster:
     print(cluster.run(lambda here: [os.environ[name] for name in ("SAME", "OWN", "HOME")]))
 """
     environment = {**os.environ, "HOME": "/proc"}  # no folder can be created in it
