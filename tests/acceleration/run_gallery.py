@@ -12,12 +12,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import runpy
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+#: Of scripts that make hundreds of fits that are alike: what of their text stands for how many, and for fewer.
+LESS = {
+    "plot_cv_diabetes.py": ("alphas = np.logspace(-4, -0.5, 30)", "alphas = np.logspace(-3, -0.5, 5)"),
+    "plot_kmeans_stability_low_dim_dense.py": ("n_runs = 5", "n_runs = 1"),
+}
 
 
 def main(mode: str, scripts: list[str]) -> None:
@@ -35,9 +41,13 @@ def _run(script: str, acceleration: Any) -> dict[str, Any]:
     import matplotlib.pyplot as plt
 
     before = _counts(acceleration)
+    source = Path(script).read_text()
+    if less := LESS.get(Path(script).name):
+        assert source.count(less[0]) == 1
+        source = source.replace(*less)
     printed, begun = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(printed):
-        runpy.run_path(script, run_name="__main__")
+        exec(compile(source, script, "exec"), {"__name__": "__main__", "__file__": script})
     plt.close("all")
     after = _counts(acceleration)
     return {

@@ -1,4 +1,7 @@
-"""Fifteen scripts of scikit-learn's gallery, untouched, print with accel what they print without it."""
+"""Fifteen scripts of scikit-learn's gallery print with accel what they print without it.
+
+They are untouched, except that two of them compute less: see `run_gallery.LESS`.
+"""
 
 from __future__ import annotations
 

@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
+from strikes import pressed_when, strike, wait_for_stop
 
 import xpulab
 from xpulab.acceleration import active
 from xpulab.exceptions import EngineLostError
 
-NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
-K, ITERATIONS = 256, 300
+NOISE = np.random.RandomState(0).normal(size=(5_000, 14))
+K, ITERATIONS = 32, 30
 
 
-def press(cluster: xpulab.XPUCluster, ended: threading.Event) -> None:
-    """Send SIGINT after the second iteration of the fit; a signal after the end of the fit would end the tests."""
-    while cluster.status().engines[0].iteration < 2 and not ended.is_set():
-        time.sleep(0.01)
-    if not ended.is_set():
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster) -> None:
+def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    waiting = tmp_path / "waiting"
     km = KMeans(K, init=NOISE[:K], n_init=1, max_iter=ITERATIONS, tol=0)
     with xpulab.accel(least=0):
-        KMeans(K, init=NOISE[:K], n_init=1, max_iter=1).fit(NOISE)  # compiles; the board then shows one iteration
-        ended = threading.Event()
-        thread = threading.Thread(target=press, args=(on_pair, ended))
-        thread.start()
-        try:
-            with pytest.raises(KeyboardInterrupt, match="interrupted in iteration"):
-                km.fit(NOISE)
-        finally:
-            ended.set()
-            thread.join()
+        on_pair.run(strike, 1, wait_for_stop, str(waiting), iterations=2)
+        with pytest.raises(KeyboardInterrupt, match="interrupted in iteration"), pressed_when(waiting):
+            km.fit(NOISE)
         assert type(km) is KMeans
         assert km.cluster_centers_.shape == (K, 14)
         assert xpulab.interrupted().resume() is km

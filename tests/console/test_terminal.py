@@ -51,18 +51,18 @@ def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     assert "running, 2 engines" in typed(terminal, "%xpu_cluster start -n 2")
     processes = psutil.Process(terminal.pid).children(recursive=True)
     assert len(processes) >= 5
-    typed(terminal, "from xpulab.cluster import KMeans; X = np.random.RandomState(0).normal(size=(100_000, 14))")
+    typed(terminal, "from xpulab.cluster import KMeans; X = np.random.RandomState(0).normal(size=(20_000, 14))")
     shown = typed(terminal, "km = KMeans(20, init=X[:20], n_init=1, max_iter=20).fit(X)")
     assert "KMeans.fit: finished" in shown
     assert "communicate" in shown
 
-    terminal.sendline("km = KMeans(500, init=X[:500], n_init=1, max_iter=10**6, tol=0).fit(X)")
+    terminal.sendline("km = KMeans(200, init=X[:200], n_init=1, max_iter=10**6, tol=0).fit(X)")
     terminal.expect(r"iteration \d+/1000000")
     terminal.sendintr()
     terminal.expect(r"In \[\d+\]: ")
     shown = _ESCAPES.sub("", terminal.before or "")
     assert "KMeans.fit: interrupted" in shown
-    said = shown[shown.index("line 1: km = KMeans(500") :].strip().splitlines()
+    said = shown[shown.index("line 1: km = KMeans(200") :].strip().splitlines()
     assert len(said) == 2
     assert said[1].startswith("KeyboardInterrupt: KMeans.fit was interrupted in iteration")
     assert said[1].endswith("to go on, type: model = %xpu_cluster resume")

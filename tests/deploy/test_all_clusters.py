@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,11 +47,14 @@ def test_a_class_sees_names_of_notebooks_and_no_word_about_ending_them(
         environment(XPULAB_RUNTIME_DIR=folder)
         kernels = []
         try:
-            for notebook in ("03 my timings.ipynb", "03 my timings.ipynb", "02_islands.ipynb"):
+            for notebook, name in (("03 my timings.ipynb", "03-my-timings"), ("02_islands.ipynb", "02_islands")):
                 kernels.append(kernel(notebook, folder))
                 assert kernels[-1].stdout is not None
-                name = kernels[-1].stdout.readline().strip()
-                assert name == {1: "03-my-timings", 2: "03-my-timings-2", 3: "02_islands"}[len(kernels)]
+                assert kernels[-1].stdout.readline().strip() == name
+            environment(JPY_SESSION_NAME="/home/someone/course/03 my timings.ipynb")
+            another = Record.create(None, os.getpid(), xpulab.__version__)  # which starts no engines
+            assert another.name == "03-my-timings-2"
+            shutil.rmtree(another.folder)
             plan = shell.run_line_magic("xpu_cluster", "plan -n 1")
             (said,) = plan.others
             assert "\n" not in said
@@ -61,8 +65,8 @@ def test_a_class_sees_names_of_notebooks_and_no_word_about_ending_them(
             assert "stop" not in str(plan) + plan._repr_html_()
             listed = shell.run_line_magic("xpu_cluster", "status --all")
             text = str(listed)
-            assert text.startswith("3 clusters on this host, with 3 engines, of 1 user")
-            assert [each.name for each in listed.clusters] == ["02_islands", "03-my-timings", "03-my-timings-2"]
+            assert text.startswith("2 clusters on this host, with 2 engines, of 1 user")
+            assert [each.name for each in listed.clusters] == ["02_islands", "03-my-timings"]
             for each in listed.clusters:
                 assert each.runs == "idle"
                 assert each.memory > 2**20

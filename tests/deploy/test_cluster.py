@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from leftovers import left_in_memory, processes_marked, shared_memory
+from waiting import until
 
 import xpulab
 from xpulab.deploy import cluster as registry
@@ -70,6 +71,18 @@ def pids_of(cluster: xpulab.XPUCluster) -> list[int]:
     return cluster.engines.processes.pids()
 
 
+@pytest.fixture(scope="module")
+def often_ended() -> Iterator[xpulab.XPUCluster]:
+    with xpulab.XPUCluster(1, recover=False, timeout=60) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lone(often_ended: xpulab.XPUCluster) -> xpulab.XPUCluster:
+    """A running cluster of one engine, which a test may stop or lose."""
+    return often_ended.start()
+
+
 @pytest.mark.parametrize("scheduler", ["Slurm", "PBS", "LSF"])
 def test_within_a_batch_job_the_engines_start_on_this_host(
     scheduler: str, tmp_path: Path, environment: Callable[..., None]
@@ -116,29 +129,17 @@ def test_a_cluster_starts_and_leaves_nothing() -> None:
     cluster.stop()
 
 
-def test_a_cluster_starts_without_a_writable_home() -> None:
+def test_a_cluster_starts_without_a_writable_home_and_with_variables_of_any_mapping() -> None:
     source = """
 import os, xpulab
-with xpulab.XPUCluster(2, env={"SAME": "s", "OWN": "all", "1:OWN": "one"}) as cluster:
+from collections import ChainMap
+with xpulab.XPUCluster(2, env=ChainMap({"SAME": "s", "OWN": "all"}, {"1:OWN": "one"})) as cluster:
     print(cluster.run(lambda here: [os.environ[name] for name in ("SAME", "OWN", "HOME")]))
 """
     environment = {**os.environ, "HOME": "/proc"}  # no folder can be created in it
     environment.pop("IPYTHONDIR", None)
     run = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=100)
     assert (run.returncode, run.stdout) == (0, "[['s', 'all', '/proc'], ['s', 'one', '/proc']]\n"), run.stderr
-
-
-def test_descriptors_do_not_grow_with_starts() -> None:
-    def opened(most: int = 0) -> int:
-        with xpulab.XPUCluster(1) as cluster:
-            cluster.run(lambda task: task.comm.rank)
-        deadline = time.monotonic() + 5  # threads close theirs a moment later
-        while (n := len(os.listdir("/proc/self/fd"))) > most and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return n
-
-    first = opened()  # ipyparallel keeps an event loop for each process
-    assert opened(first) <= first
 
 
 @contextlib.contextmanager
@@ -328,15 +329,17 @@ def test_a_rank_that_is_stopped_when_all_have_registered_ends_the_start(monkeypa
         xpulab.XPUCluster(1, silence=1.0).start()
 
 
-def test_restart_gives_new_engines_and_forgets_the_rows() -> None:
-    with xpulab.XPUCluster(1) as cluster:
-        first = pids_of(cluster)
-        handle = cluster.scatter(np.ones((5, 2)))
-        cluster.restart()
-        assert not alive(first)
-        with pytest.raises(HandleError, match="stopped or restarted"):
-            handle.gather()
-        assert cluster.run(lambda task: task.comm.rank) == [0]
+def test_restart_gives_new_engines_forgets_the_rows_and_keeps_no_descriptor(lone: xpulab.XPUCluster) -> None:
+    first = pids_of(lone)
+    handle = lone.scatter(np.ones((5, 2)))
+    lone.run(lambda task: task.comm.rank)  # opens the logs
+    opened = len(os.listdir("/proc/self/fd"))
+    lone.restart()
+    assert not alive(first)
+    with pytest.raises(HandleError, match="stopped or restarted"):
+        handle.gather()
+    assert lone.run(lambda task: task.comm.rank) == [0]
+    until(lambda: len(os.listdir("/proc/self/fd")) <= opened, 5)  # threads close theirs a moment later
 
 
 def test_a_killed_engine_is_an_error_within_seconds() -> None:
@@ -416,26 +419,16 @@ def test_everything_ends_when_the_notebook_is_killed(tmp_path: Path) -> None:
     assert not left_in_memory(before)
 
 
-def test_a_program_that_imports_the_class_only_stops_its_cluster_when_it_exits() -> None:
-    code = (
-        "import atexit\natexit.register(lambda: print(c.running))\n"  # called last
-        "from xpulab import XPUCluster\nc = XPUCluster(1, display='none').start()\nprint(c.running)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["True", "False"], done.stderr
-
-
 @pytest.mark.parametrize("which", [0, 1], ids=["itself", "its heart monitor"])
-def test_everything_ends_when_the_controller_is_killed(which: int) -> None:
-    with xpulab.XPUCluster(1, recover=False) as cluster:
-        pids = pids_of(cluster)
-        controller = psutil.Process(cluster.engines.processes.record.processes["controller"][0])  # type: ignore[union-attr]
-        [controller, *controller.children(recursive=True)][which].kill()
-        started = time.monotonic()
-        with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
-            _run_until_lost(cluster)
-        assert time.monotonic() - started < 5
-        wait_until_gone(pids, 10)
+def test_everything_ends_when_the_controller_is_killed(which: int, lone: xpulab.XPUCluster) -> None:
+    pids = pids_of(lone)
+    controller = psutil.Process(lone.engines.processes.record.processes["controller"][0])  # type: ignore[union-attr]
+    [controller, *controller.children(recursive=True)][which].kill()
+    started = time.monotonic()
+    with pytest.raises((EngineLostError, NoClusterError), match="%xpu_cluster start"):
+        _run_until_lost(lone)
+    assert time.monotonic() - started < 5
+    wait_until_gone(pids, 10)
 
 
 def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,8 +436,8 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
     place = Launched._place
 
     def placed(processes: Launched, plan: Plan) -> None:
-        until = time.monotonic() + 30
-        while not killed and time.monotonic() < until:  # the cluster is not ready before the engines know their places
+        deadline = time.monotonic() + 30
+        while not killed and time.monotonic() < deadline:  # not ready before the engines know their places
             time.sleep(0.01)
         place(processes, plan)
 
@@ -452,8 +445,8 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
     others, before = set(psutil.Process().children()), set(processes_marked())
 
     def strike() -> None:
-        until = time.monotonic() + 30  # so that it never strikes another test's cluster
-        while not killed and time.monotonic() < until:
+        deadline = time.monotonic() + 30  # so that it never strikes another test's cluster
+        while not killed and time.monotonic() < deadline:
             time.sleep(0.01)
             for child in set(psutil.Process().children()) - others:
                 with contextlib.suppress(psutil.Error):
@@ -468,26 +461,40 @@ def test_a_start_without_its_heart_monitor_ends_at_once(monkeypatch: pytest.Monk
     assert set(processes_marked()) <= before
 
 
-def test_everything_ends_when_the_notebook_exits() -> None:
+def test_everything_ends_when_a_program_exits_that_imports_the_class_only() -> None:
     code = (
-        "import xpulab\nc = xpulab.XPUCluster(1).start()\np = c.engines.processes\n"
-        "print(*p.pids(), p.folder, flush=True)"
+        "import atexit\natexit.register(lambda: print(c.running))\n"  # called last
+        "from xpulab import XPUCluster\nc = XPUCluster(1, display='none').start()\np = c.engines.processes\n"
+        "print(c.running, *p.pids(), p.folder, flush=True)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *pids, folder = done.stdout.split()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    ran, *pids, folder, runs = done.stdout.split()
+    assert (ran, runs) == ("True", "False"), done.stderr
     wait_until_gone([int(pid) for pid in pids], 5)
     assert not Path(folder).exists()
 
 
-def test_an_interrupt_while_starting_leaves_nothing() -> None:
+@pytest.mark.parametrize("begun", ["xpulab.deploy.processes.controller", "xpulab.engine"])
+def test_an_interrupt_while_starting_leaves_nothing(begun: str) -> None:
+    """It comes when the first of these processes has begun."""
     code = "import xpulab\nxpulab.XPUCluster(2).start()"
-    for delay in (0.4, 1.5, 3.0):
-        notebook = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-        time.sleep(delay)
-        pids = [child.pid for child in psutil.Process(notebook.pid).children(recursive=True)]
+    notebook = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    children: dict[int, list[str]] = {}
+
+    def has_begun() -> bool:
+        assert notebook.poll() is None
+        for child in psutil.Process(notebook.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                children[child.pid] = child.cmdline()
+        return any(begun in words[:4] for words in children.values())
+
+    try:
+        until(has_begun)
         notebook.send_signal(signal.SIGINT)
-        notebook.communicate(timeout=20)
-        wait_until_gone(pids, 5)
+        assert "start was interrupted" in notebook.communicate(timeout=20)[1]
+        wait_until_gone([*children], 5)
+    finally:
+        notebook.kill()  # if the test has failed
 
 
 def test_an_error_on_one_rank_is_one_error_and_the_cluster_goes_on(pair: xpulab.XPUCluster) -> None:
@@ -579,8 +586,8 @@ def test_an_engine_lost_before_mpi_has_begun_ends_the_start_in_seconds(number: s
     others = set(psutil.Process().children(recursive=True))
 
     def strike() -> None:
-        until = time.monotonic() + 30  # so that it never strikes another test's cluster
-        while not found and time.monotonic() < until:
+        deadline = time.monotonic() + 30  # so that it never strikes another test's cluster
+        while not found and time.monotonic() < deadline:
             time.sleep(0.01)
             for child in set(psutil.Process().children(recursive=True)) - others:
                 with contextlib.suppress(psutil.Error):
@@ -598,25 +605,25 @@ def test_an_engine_lost_before_mpi_has_begun_ends_the_start_in_seconds(number: s
     wait_until_gone([found[0][0]], 5)
 
 
-def test_a_stop_from_another_thread_ends_the_task_that_runs() -> None:
-    with xpulab.XPUCluster(1, timeout=60) as cluster:
-        timer = threading.Timer(0.5, cluster.stop)  # as a button does
-        timer.start()
-        with pytest.raises(NoClusterError, match=r"stopped while a task was running; type: %xpu_cluster start"):
-            cluster.run(_sleep, 60)
-        timer.join()
-        assert cluster.start().run(lambda task: task.comm.rank) == [0]
+def test_a_stop_from_another_thread_ends_the_task_that_runs(lone: xpulab.XPUCluster) -> None:
+    timer = threading.Timer(0.5, lone.stop)  # as a button does
+    timer.start()
+    with pytest.raises(NoClusterError, match=r"stopped while a task was running; type: %xpu_cluster start"):
+        lone.run(_sleep, 60)
+    timer.join()
+    assert lone.start().run(lambda task: task.comm.rank) == [0]
 
 
-def test_a_stop_ends_the_others_where_a_process_has_just_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = xpulab.XPUCluster(1, timeout=60).start()
-    assert cluster.engines.processes is not None
-    folder, pids = cluster.engines.processes.folder, pids_of(cluster)
+def test_a_stop_ends_the_others_where_a_process_has_just_ended(
+    lone: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lone.engines.processes is not None
+    folder, pids = lone.engines.processes.folder, pids_of(lone)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    monkeypatch.setattr(cluster.engines.processes, "pids", lambda: [ended.pid, *pids])
+    monkeypatch.setattr(lone.engines.processes, "pids", lambda: [ended.pid, *pids])
     monkeypatch.setattr(psutil, "pid_exists", lambda pid: True)  # as it was a moment ago
-    cluster.stop()
+    lone.stop()
     wait_until_gone(pids, 2)
     assert not folder.exists()
 

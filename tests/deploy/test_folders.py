@@ -35,7 +35,7 @@ from xpulab.console.cells import run_cell
 from xpulab.cluster import KMeans
 from xpulab.doctor import doctor
 os.chdir(sys.argv[1])
-with xpulab.XPUCluster(2, display="none") as cluster:
+with xpulab.XPUCluster(1, display="none") as cluster:
     cell = run_cell(cluster, {CELL!r})
     print(KMeans(2, n_init=1, random_state=0).fit(np.arange(40.0).reshape(20, 2)).n_iter_ > 0)
     print(cluster.status().state)
@@ -60,16 +60,15 @@ def test_a_cluster_its_cells_and_the_doctor_work_in_any_folder(folder: Path, tmp
         [sys.executable, str(tmp_path / "driver.py"), str(folder)], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["[0-1] the module of the user 1 1.0 True", "True", "running", "[]"]
+    assert done.stdout.splitlines() == ["[0] the module of the user 1 1.0 True", "True", "running", "[]"]
 
 
 def test_a_script_on_ranks_works_in_any_folder(folder: Path) -> None:
     (folder / "script.py").write_text(f"from mpi4py import MPI\nimport xpulab.spmd.cluster\n{CELL}")
-    command = [str(Path(sys.executable).parent / "xpulab"), "run", "-n", "2", "script.py"]
+    command = [str(Path(sys.executable).parent / "xpulab"), "run", "-n", "1", "script.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    of_each = [f"[{rank}] the module of the user 1 1.0 True" for rank in (0, 1)]  # if one rank is late
-    assert done.stdout.splitlines() in (of_each, of_each[::-1], ["[0-1] the module of the user 1 1.0 True"])
+    assert done.stdout.splitlines() == ["[0] the module of the user 1 1.0 True"]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ X = np.arange(40.0).reshape(20, 2)
 def end(how):
     if how == "an exception": raise ValueError("of the child")
     sys.exit(0)
-with xpulab.XPUCluster(2, display="none") as cluster:
+with xpulab.XPUCluster(1, display="none") as cluster:
     handle = cluster.scatter(X)
     for how in "exit", "an exception", "a handler":
         if (child := os.fork()) == 0:

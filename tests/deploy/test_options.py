@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +164,3 @@ def test_options_of_the_starting_process_are_not_the_engines() -> None:
 )
 def test_an_option_as_it_is_typed(name: str, value: Any, typed: str) -> None:
     assert OPTIONS[name].typed(value) == typed
-
-
-@pytest.mark.cluster
-def test_variables_may_be_any_mapping() -> None:
-    with xpulab.XPUCluster(1, env=ChainMap({"XPULAB_TEST_A": "b"}), display="none") as cluster:
-        assert cluster.run(lambda task: os.environ["XPULAB_TEST_A"]) == ["b"]

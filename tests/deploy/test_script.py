@@ -30,8 +30,11 @@ def begun(script: Path, source: str, *words: str, n: int = 2, **options: Any) ->
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_the_runtime_the_plan_the_arguments_and_the_marks(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("found = 'a module beside the script'\n")
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """What a script on two ranks has printed, and its messages, for several tests."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "beside.py").write_text("found = 'a module beside the script'\n")
     source = """import dpctl
 import os, sys, time
 from beside import found
@@ -43,10 +46,23 @@ MPI.COMM_WORLD.Barrier()
 print(f"\\nrank {rank} has {len(os.sched_getaffinity(0))} cores, {os.environ['ONEAPI_DEVICE_SELECTOR']}")
 os.system("echo child $((1 + 1))")
 print("to stderr", rank, file=sys.stderr)
+names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "GROUP_RANK"
+print("torchrun", *(os.environ[name] for name in names))
+print("port", os.environ["MASTER_PORT"])
+print("rank", rank, "read", repr(sys.stdin.read()))
 """
-    process = begun(tmp_path / "script.py", source, "-n", "7", "two words", "--show")
-    said, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
+    (script := folder / "script.py").write_text(source)
+    words = ["-n", "2", "--env", "GROUP_RANK=mine", str(script), "-n", "7", "two words", "--show"]
+    world = {**os.environ, "RANK": "7", "MASTER_PORT": "29500"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=120, env=world, input="typed"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_runtime_the_plan_the_arguments_and_the_marks(answered: tuple[str, str]) -> None:
+    said, error = answered
     lines = said.splitlines()
     assert any(
         line.endswith("['-n', '7', 'two words', '--show'] __main__ True a module beside the script True")
@@ -59,6 +75,21 @@ print("to stderr", rank, file=sys.stderr)
     assert "child 2" in said
     assert "[0] to stderr 0" in error
     assert "[1] to stderr 1" in error
+
+
+def test_a_script_has_torchruns_variables_with_one_port_for_all_ranks(answered: tuple[str, str]) -> None:
+    """Those of the shell are of another world; those of --env are the user's."""
+    found = answered[0].splitlines()
+    assert "[0] torchrun 0 0 2 2 127.0.0.1 mine" in found
+    assert "[1] torchrun 1 1 2 2 127.0.0.1 mine" in found
+    ports = {line.partition("] port ")[2] for line in found if "] port " in line}
+    assert len(ports) == 1
+    assert ports != {"29500"}
+
+
+def test_ranks_above_0_read_the_end_of_a_file_from_standard_input(answered: tuple[str, str]) -> None:
+    read = [line for line in answered[0].splitlines() if " read " in line]
+    assert sorted(read) == ["[0] rank 0 read 'typed'", "[1] rank 1 read ''"]
 
 
 @pytest.mark.parametrize(
@@ -87,25 +118,6 @@ MPI.COMM_WORLD.Barrier()
     assert "BAD TERMINATION" not in error
     assert ("[1] ValueError: mine" in error) == ("mine" in ending)
     assert "runpy" not in error
-
-
-def test_a_script_has_torchruns_variables_with_one_port_for_all_ranks(tmp_path: Path) -> None:
-    """Those of the shell are of another world; those of --env are the user's."""
-    source = """import os
-names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "GROUP_RANK"
-print(*(os.environ[name] for name in names))
-print(os.environ["MASTER_PORT"])
-"""
-    (script := tmp_path / "script.py").write_text(source)
-    command = [sys.executable, "-c", RUN, "-n", "2", "--env", "GROUP_RANK=mine", str(script)]
-    world = {**os.environ, "RANK": "7", "MASTER_PORT": "29500"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=world)
-    found = done.stdout.splitlines()
-    assert "[0] 0 0 2 2 127.0.0.1 mine" in found
-    assert "[1] 1 1 2 2 127.0.0.1 mine" in found
-    ports = {line.partition("] ")[2] for line in found if "mine" not in line}
-    assert len(ports) == 1
-    assert ports != {"29500"}
 
 
 def test_a_rank_that_fails_before_it_uses_mpi_ends_the_others(tmp_path: Path) -> None:
@@ -170,14 +182,6 @@ def test_show_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_wrong_words(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     assert says in capsys.readouterr().err
-
-
-def test_ranks_above_0_read_the_end_of_a_file_from_standard_input(tmp_path: Path) -> None:
-    source = "import sys\nfrom mpi4py import MPI\nprint('rank', MPI.COMM_WORLD.rank, 'read', repr(sys.stdin.read()))"
-    process = begun(tmp_path / "script.py", source, stdin=subprocess.PIPE)
-    said, error = process.communicate("typed", timeout=60)
-    assert process.returncode == 0, error
-    assert sorted(said.splitlines()) == ["[0] rank 0 read 'typed'", "[1] rank 1 read ''"]
 
 
 def test_what_each_rank_prints_is_in_files_of_its_own_with_the_time_of_each_line(tmp_path: Path) -> None:

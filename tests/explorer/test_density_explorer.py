@@ -36,9 +36,10 @@ def kinds(explorer: DensityExplorer) -> tuple[int, int, int]:
 
 
 @pytest.mark.cluster
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_clusters_are_those_of_scikit_learn(current: xpulab.XPUCluster, dtype: Any) -> None:
-    X = groups(dtype)
+    X = groups(dtype)[::2]
     explorer = DensityExplorer(X, eps=0.3, min_samples=4)
     explorer.zoom((-99, 99), (-99, 99))  # all rows are in the picture
     for eps, min_samples in ((0.3, 4), (0.6, 4), (0.6, 9), (1.2, 9), (50.0, 5), (1e-9, 2), (1e-9, 1)):

@@ -62,20 +62,19 @@ def test_the_picture_counts_every_row_at_its_pixel_and_cluster(current: xpulab.X
     assert explorer.picture().counts.sum() > 0.99 * len(X)
 
 
-def test_one_and_two_engines_count_the_same(pair: xpulab.XPUCluster) -> None:
+@pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1-engine"])
+def test_one_and_two_engines_count_the_same(cluster: xpulab.XPUCluster, pair: xpulab.XPUCluster) -> None:
     # The mean is rounded, and some rows are almost equally near to two centres.
     X = np.random.default_rng(0).normal(1e3, 1, (20001, 2)).astype(np.float32)
 
-    def counts(cluster: xpulab.XPUCluster) -> list[np.ndarray]:
-        explorer = Explorer(cluster.scatter(X), 7, random_state=3)
+    def counts(engines: xpulab.XPUCluster) -> list[np.ndarray]:
+        explorer = Explorer(engines.scatter(X), 7, random_state=3)
         seen = [explorer.picture().counts]
         explorer.points = 1234
         explorer.move_center(0, 1000, 1000)
         return [*seen, explorer.picture().counts, explorer.centers]
 
-    with xpulab.XPUCluster(1) as single:
-        alone = counts(single)
-    for one, two in zip(alone, counts(pair), strict=True):
+    for one, two in zip(counts(cluster), counts(pair), strict=True):
         np.testing.assert_array_equal(one, two)
 
 

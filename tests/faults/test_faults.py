@@ -31,7 +31,7 @@ from xpulab.sharing.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.flaky(reruns=1)
 cluster_test = pytest.mark.cluster
-X = np.random.default_rng(1).normal(size=(100_000, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(30_000, 8)).astype(np.float32)
 PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 60, "n_init": 2, "init": "random"}
 
 
@@ -228,7 +228,7 @@ def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]
 
 @pytest.fixture(scope="module")
 def often_lost() -> Iterator[xpulab.XPUCluster]:
-    with xpulab.XPUCluster(2, silence=3.0) as cluster:
+    with xpulab.XPUCluster(2, silence=2.0) as cluster:
         yield cluster
 
 
@@ -301,7 +301,7 @@ def test_engines_that_all_sleep_go_on(running: xpulab.XPUCluster, right: KMeans)
     def sleep() -> None:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(5)  # longer than the silence that one alone may keep
+        time.sleep(3.5)  # longer than the silence that one alone may keep
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
 

@@ -45,12 +45,18 @@ def cluster(clusters: Callable[[int], xpulab.XPUCluster]) -> xpulab.XPUCluster:
     return clusters(3)
 
 
-@pytest.fixture(autouse=True)
-def kernels_are_finished(current: xpulab.XPUCluster) -> None:
+@pytest.fixture(scope="module")
+def kernels_are_finished(cluster: xpulab.XPUCluster) -> None:
     """The first call in an engine's life also finishes kernels."""
+    cluster.activate()
     labels = (X[:999, 0] > 0).astype(int)
     RandomForestClassifier(3, random_state=0).fit(X[:999], labels)
     DBSCAN(eps=0.4).fit(X[:999])
+
+
+@pytest.fixture(autouse=True)
+def ready(kernels_are_finished: None, current: xpulab.XPUCluster) -> None:
+    """Each test uses these engines."""
 
 
 def share(cluster: xpulab.XPUCluster) -> float:
@@ -62,10 +68,10 @@ def share(cluster: xpulab.XPUCluster) -> float:
 
 
 def test_a_forest_says_at_which_tree_it_is(cluster: xpulab.XPUCluster) -> None:
-    forest = RandomForestClassifier(300, random_state=0)
+    forest = RandomForestClassifier(150, random_state=0)
     _, lines, fractions = followed(lambda: forest.fit(X, (X[:, 0] * X[:, 1] > 0).astype(int)))
     assert share(cluster) > 0.6
-    numbers = [int(found[1]) for line in lines if (found := re.search(r"tree (\d+) of 300", line))]
+    numbers = [int(found[1]) for line in lines if (found := re.search(r"tree (\d+) of 150", line))]
     assert len(set(numbers)) >= 2
     assert numbers == sorted(numbers)
     assert any(" left" in line for line in lines)
@@ -84,7 +90,7 @@ def test_other_processes_see_the_call_as_the_user_has_made_it(cluster: xpulab.XP
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        RandomForestClassifier(100, random_state=0).fit(X, (X[:, 0] * X[:, 1] > 0).astype(int))
+        RandomForestClassifier(30, random_state=0).fit(X, (X[:, 0] * X[:, 1] > 0).astype(int))
     finally:
         ended.set()
         looking.join()
@@ -98,10 +104,10 @@ def test_density_counts_as_work_of_the_host(cluster: xpulab.XPUCluster) -> None:
 
 
 def test_a_search_for_neighbours_says_at_which_query_it_is(cluster: xpulab.XPUCluster) -> None:
-    rows = np.random.default_rng(1).normal(size=(30_000, 40))
+    rows = np.random.default_rng(1).normal(size=(15_000, 40))
     searched = NearestNeighbors(n_neighbors=20).fit(rows)
     _, lines, fractions = followed(lambda: searched.kneighbors(rows))
-    assert any(re.search(r"query [\d,]+ of 30,000", line) for line in lines)
+    assert any(re.search(r"query [\d,]+ of 15,000", line) for line in lines)
     assert 0 < max(fractions) < 1
     report = cluster.last_report
     assert all(engine.seconds["host"] > 0 for engine in report.engines)

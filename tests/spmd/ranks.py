@@ -275,22 +275,22 @@ def nearest_neighbors() -> None:
 def forests() -> None:
     """The forest of the joined rows, which one rank can grow alone."""
     labels = np.array(["a", "b", "c", "d"])[LABELS]
-    votes = ensemble.RandomForestClassifier(60, random_state=0, oob_score=True)
+    votes = ensemble.RandomForestClassifier(30, random_state=0, oob_score=True)
     votes.fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
-    numbers = ensemble.RandomForestRegressor(10, random_state=0).fit(X[MINE], Y[MINE])
+    numbers = ensemble.RandomForestRegressor(5, random_state=0).fit(X[MINE], Y[MINE])
     assert len({tuple(each) for each in MPI.COMM_WORLD.allgather([t.tree_.node_count for t in votes.estimators_])}) == 1
     np.testing.assert_array_equal(votes.predict(X[MINE]), votes.to_sklearn().predict(X)[MINE])
     alike(votes.predict_proba(X[MINE]), votes.to_sklearn().predict_proba(X)[MINE])
     alike(numbers.predict(X[MINE]), numbers.to_sklearn().predict(X)[MINE])
     alike(numbers.score(X[MINE], Y[MINE]), numbers.to_sklearn().score(X, Y))
-    theirs = sklearn.ensemble.RandomForestClassifier(60, random_state=0, oob_score=True).fit(X, labels, WEIGHTS)
+    theirs = sklearn.ensemble.RandomForestClassifier(30, random_state=0, oob_score=True).fit(X, labels, WEIGHTS)
     assert votes.oob_score_ > theirs.oob_score_ - 0.05
 
 
 @check
 def boosting() -> None:
     labels = np.array(["a", "b", "c", "d"])[LABELS]
-    ours = ensemble.HistGradientBoostingClassifier(max_iter=3, random_state=0)
+    ours = ensemble.HistGradientBoostingClassifier(max_iter=2, max_leaf_nodes=10, random_state=0)
     ours.fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
     theirs = ours.to_sklearn()
     np.testing.assert_array_equal(ours.predict(X[MINE]), theirs.predict(X)[MINE])

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from strikes import interrupt_rank_0, strike
 
 import xpulab
+from xpulab import cli
 from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
@@ -19,8 +21,8 @@ CHECKS = re.findall(r"@check\ndef (\w+)", SCRIPT.read_text())
 pytestmark = pytest.mark.cluster
 
 
-def started(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "xpulab", "run", *words], capture_output=True, text=True, cwd=cwd)
+def started(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "xpulab", "run", *words], capture_output=True, text=True)
 
 
 def passed(said: str, size: int) -> list[list[str]]:
@@ -36,13 +38,14 @@ def passed(said: str, size: int) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows() -> None:
-    done = started("-n", "2", str(SCRIPT))
+    """One rank is enough: the cell below has several, and scripts on several ranks have the same way to the engine."""
+    done = started("-n", "1", str(SCRIPT))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert passed(done.stdout, 2) == [CHECKS] * 2
+    assert passed(done.stdout, 1) == [CHECKS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
+@pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])
 def test_a_cell_computes_the_same_and_the_cluster_works_afterwards(
     current: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,12 +80,10 @@ def test_a_cell_that_is_stopped_in_a_fit_stops_on_all_ranks_at_the_same_iteratio
 ) -> None:
     """Rank 0 asks for the stop, as Ctrl-C in the notebook does, while both ranks compute."""
     source = f"""{FIT}
-import os, signal, threading
 model = KMeans(400, init="random", n_init=100000, max_iter=100000, tol=0, random_state=0)
-if rank == 0:
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 model.fit(rows)
 """
+    on_pair.run(strike, 40, interrupt_rank_0)  # the ranks have met some times before the first iteration
     with pytest.raises(CellInterrupted):
         run_cell(on_pair, source)
     capsys.readouterr()
@@ -112,13 +113,13 @@ with config_context(array_api_dispatch=True):
 """
 
 
-def test_a_script_written_for_sklearnex_runs_with_the_command_that_show_prints(tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text(EXAMPLE)
-    shown = started("-n", "2", "--show", "example.py", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    command = shown.stdout.partition("\n\n")[2]
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+def test_a_script_written_for_sklearnex_runs_with_the_command_that_show_prints(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (empty_folder / "example.py").write_text(EXAMPLE)
+    assert cli.main(["run", "-n", "2", "--show", "example.py"]) == 0
+    command = capsys.readouterr().out.partition("\n\n")[2]
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.strip().splitlines())
     assert len([line for line in said if line.startswith("iterations")]) == 2

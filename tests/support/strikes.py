@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["die_on_rank_1", "leave_alone", "meetings", "pressed_when", "strike", "wait_for_stop"]
+__all__ = [
+    "die_on_rank_1",
+    "interrupt_rank_0",
+    "leave_alone",
+    "meetings",
+    "pressed_when",
+    "stand_still",
+    "strike",
+    "wait_for_stop",
+]
 
 
 def strike(
@@ -87,6 +96,20 @@ def die_on_rank_1() -> None:
     engine = this_engine()
     if engine is not None and engine.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt_rank_0() -> None:
+    """On an engine: send SIGINT to rank 0, as Ctrl-C in the notebook does."""
+    from xpulab.engine.engine import this_engine
+
+    engine = this_engine()
+    if engine is not None and engine.rank == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def stand_still() -> None:
+    """On an engine: stop this process, until it gets SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def wait_for_stop(waiting: str) -> None:

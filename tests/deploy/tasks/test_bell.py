@@ -52,9 +52,9 @@ def call(cluster: xpulab.XPUCluster, calls: int, wrong: list[Any], content: byte
 
 
 def test_processes_and_threads_that_call_at_once_get_their_own_replies(pair: xpulab.XPUCluster) -> None:
-    others = [client(pair, 150) for _ in range(2)]
+    others = [client(pair, 50) for _ in range(2)]
     wrong: list[Any] = []
-    threads = [threading.Thread(target=call, args=(pair, 100, wrong, bytes(length))) for length in (0, 3_000, 300_000)]
+    threads = [threading.Thread(target=call, args=(pair, 40, wrong, bytes(length))) for length in (0, 3_000, 300_000)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,7 +70,7 @@ def test_processes_and_threads_that_call_at_once_get_their_own_replies(pair: xpu
 
 def test_a_process_that_is_killed_while_it_calls_leaves_engines_that_agree(pair: xpulab.XPUCluster) -> None:
     drawn, wrong = random.Random(0), list[Any]()
-    for _ in range(6):
+    for _ in range(4):
         other = client(pair, 1_000_000)
         time.sleep(drawn.uniform(0, 0.05))
         other.kill()

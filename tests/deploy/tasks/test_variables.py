@@ -129,8 +129,11 @@ def test_some_ranks_alone(pair: xpulab.XPUCluster) -> None:
         pair.pull("only")
 
 
+@pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1-engine"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_handle_becomes_the_rows_of_each_rank(pair: xpulab.XPUCluster, dtype: type) -> None:
+def test_a_handle_becomes_the_rows_of_each_rank(
+    pair: xpulab.XPUCluster, cluster: xpulab.XPUCluster, dtype: type
+) -> None:
     X: np.ndarray = np.random.default_rng(0).normal(size=(1001, 7)).astype(dtype)
     rows, target = pair.scatter(X, counts=[1, 1000]), pair.scatter(X[:, 0])
     pair.push({"rows": rows, "target": target})
@@ -138,8 +141,8 @@ def test_a_handle_becomes_the_rows_of_each_rank(pair: xpulab.XPUCluster, dtype: 
     assert [part.shape for part in mine] == [(1, 7), (1000, 7)]
     np.testing.assert_array_equal(np.concatenate(mine), X)
     np.testing.assert_array_equal(np.concatenate(pair.pull("target")), X[:, 0])
-    with xpulab.XPUCluster(1) as other, pytest.raises(HandleError, match="lives on another cluster"):
-        other.push({"rows": rows})
+    with pytest.raises(HandleError, match="lives on another cluster"):
+        cluster.push({"rows": rows})
 
 
 @pytest.mark.parametrize(
