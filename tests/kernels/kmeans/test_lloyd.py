@@ -184,6 +184,7 @@ def test_assign_gives_the_labels_of_a_step_and_may_come_between_steps(device, dt
     np.testing.assert_array_equal(totals, counts)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("n", "d", "k"), CASES[::3])
 def test_inertia_and_own_distances(device, n, d, k, dtype):
