@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
+from exported import FEW_TREES
 from presses import Presses
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -55,8 +56,8 @@ METRICS = {
     "accuracy_score", "average_precision_score", "calinski_harabasz_score", "confusion_matrix", "davies_bouldin_score",
     "log_loss", "max_error", "median_absolute_error", "r2_score", "silhouette_samples", "silhouette_score",
 }  # fmt: skip
-#: Parameters with which estimators take these rows without a warning.
-PARAMETERS: dict[str, dict[str, Any]] = {"QuantileTransformer": {"n_quantiles": 9}}
+#: Parameters with which estimators take these rows without a warning, and with which fits are short.
+PARAMETERS: dict[str, dict[str, Any]] = {"QuantileTransformer": {"n_quantiles": 9}} | FEW_TREES
 #: What they refuse: rows without missing values, and a radius that the class does not have.
 REFUSED = {
     "KNeighborsClassifier.radius_neighbors",

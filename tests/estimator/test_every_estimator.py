@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from exported import exported
+from exported import exported, with_known
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
@@ -41,9 +40,7 @@ of_each = pytest.mark.parametrize("kind", list(filter(theirs_of, exported())), i
 
 
 def made(kind: Any) -> Any:
-    known = inspect.signature(kind).parameters
-    given = {"random_state": 0, "n_clusters": 2, "n_estimators": 3, "n_quantiles": 10}
-    return kind(**{name: value for name, value in given.items() if name in known})
+    return with_known(kind, random_state=0, n_clusters=2, n_quantiles=10)
 
 
 def targets(kind: Any) -> tuple[Any, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from exported import exported, numbers_of, rows_for
+from exported import exported, numbers_of, rows_for, with_known
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
@@ -30,8 +29,7 @@ LABELS = (X[:, 0] > X[:, 1]) + (X[:, 2] > 0).astype(int)
 Y = X @ np.arange(6.0) + RNG.normal(size=len(X))
 #: Parameters with which a fit repeats itself and is short, but has some iterations, for the classes that have them.
 GIVEN = {
-    "random_state": 0, "n_clusters": 20, "n_components": 3, "n_estimators": 3, "n_quantiles": 50, "eps": 9.0,
-    "max_leaf_nodes": 8,
+    "random_state": 0, "n_clusters": 20, "n_components": 3, "n_quantiles": 50, "eps": 9.0, "max_leaf_nodes": 8,
 }  # fmt: skip
 #: Methods of which the first that a class has shows whether it is fitted.
 METHODS = ("predict_proba", "predict", "transform", "kneighbors")
@@ -42,8 +40,7 @@ every = pytest.mark.parametrize("kind", exported(), ids=lambda kind: kind.__name
 
 
 def made(kind: Any) -> Any:
-    known = inspect.signature(kind).parameters
-    return kind(**{name: value for name, value in GIVEN.items() if name in known})
+    return with_known(kind, **GIVEN)
 
 
 class Work:
@@ -131,7 +128,7 @@ def test_stop_says_what_to_type_and_the_engines_go_on(
     assert [fact.pid for fact in losable.facts] == pids
 
 
-@pytest.mark.fraction(5)  # each takes a start
+@pytest.mark.fraction(8)  # each takes a start
 @every
 def test_a_lost_engine_costs_a_restart(losable: xpulab.XPUCluster, work: Work, kind: Any) -> None:
     pids, estimator = [fact.pid for fact in losable.facts], work.ready()

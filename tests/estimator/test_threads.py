@@ -18,7 +18,7 @@ import joblib
 import numpy as np
 import pytest
 import sklearn.linear_model
-from exported import rows_for
+from exported import FEW_TREES, rows_for
 from sklearn.base import clone, is_classifier
 from sklearn.linear_model._logistic import _logistic_regression_path
 from sklearn.model_selection import cross_val_score
@@ -38,7 +38,7 @@ X = np.round(RNG.normal(size=(400, 4)) + np.repeat(np.eye(4) * 6, 100, axis=0), 
 CLASSES = np.repeat([0, 1, 2, 3], 100)
 VALUES = X @ [1.0, 2.0, 3.0, 4.0] + RNG.normal(size=400)
 #: Parameters without which an estimator would draw random numbers, or take long.
-PARAMETERS = {"random_state": 0, "n_estimators": 5, "n_components": 2, "n_quantiles": 50, "n_clusters": 4, "cv": 3}
+PARAMETERS = {"random_state": 0, "n_components": 2, "n_quantiles": 50, "n_clusters": 4, "cv": 3}
 METHODS = ("transform", "predict", "predict_proba", "kneighbors", "score_samples", "partial_fit", "fit_predict")
 
 
@@ -51,7 +51,8 @@ def estimators() -> Iterator[Any]:
         for kind in (getattr(module, name) for name in getattr(module, "__all__", ())):
             if isinstance(kind, type) and hasattr(kind, "fit") and kind is not Proxy:
                 made = kind()
-                yield made.set_params(**{k: v for k, v in PARAMETERS.items() if k in made.get_params()})
+                few = FEW_TREES.get(kind.__name__, {})
+                yield made.set_params(**{k: v for k, v in PARAMETERS.items() if k in made.get_params()} | few)
 
 
 EVERY = [*estimators(), RidgeCV(cv=3, scoring="r2"), LogisticRegression(solver="newton-cholesky")]

@@ -66,6 +66,7 @@ def test_equal_rows_come_in_their_order_and_too_few_are_filled_up(device, kind):
     assert np.isinf(few.compare(np.zeros((1, 1)), places, kind, 2.0)[0, 3:]).all()
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_within_a_limit_against_numpy(device, kind, dtype):

@@ -26,6 +26,7 @@ def table(n, d, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).normal(3, 1, (n, d)).astype(dtype)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -36,6 +37,7 @@ def test_upload_keeps_every_number(device, n, d, dtype, order):
     np.testing.assert_array_equal(take(rows, np.arange(n)), X)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("wide", [True, False], ids=["AVX-512", "AVX2"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9, 14, 15, 16, 17, 31, 33, 300])
@@ -120,6 +122,7 @@ def test_an_error_while_rows_are_read_is_raised(device):
         Rows.read(changed(device, compute_units=3), (1000, 5), np.float32, fill)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), [(0, 3), (40_011, 64), *SHAPES])
 def test_rows_that_are_read_by_columns_are_the_same(device, n, d, dtype):

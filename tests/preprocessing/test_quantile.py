@@ -1,8 +1,7 @@
-"""QuantileTransformer against scikit-learn: both distributions, NaN, drawn rows, handles, and scikit-learn's tests."""
+"""QuantileTransformer against scikit-learn: both distributions, NaN, drawn rows, and handles."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import sklearn.preprocessing
 from scipy import sparse
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from suites import run_suite
 
 import xpulab
 from xpulab.preprocessing import QuantileTransformer
@@ -98,25 +96,3 @@ _checks = parametrize_with_checks([QuantileTransformer(n_quantiles=5)])
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any, pair: Any) -> None:
     pair.activate()
     check(estimator)
-
-
-_SPARSE = "sparse rows are refused"
-CANNOT = {
-    "test_quantile_transform_bounds": _SPARSE,
-    "test_quantile_transform_check_error": _SPARSE,
-    "test_quantile_transform_iris": _SPARSE,
-    "test_quantile_transform_sparse": _SPARSE,
-    "test_quantile_transformer_sorted_quantiles[sparse]": _SPARSE,
-}
-
-
-def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    run_suite(
-        tmp_path,
-        pair,
-        ["sklearn.preprocessing.tests.test_data"],
-        ["xpulab.preprocessing:QuantileTransformer"],
-        least=5,
-        cannot=CANNOT,
-        only="quantile_transform and not subsampling or subsampling_disabled",  # with a million rows, and then sparse
-    )

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported import exported, rows_for
+from exported import exported, rows_for, with_known
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 
@@ -45,9 +45,7 @@ def with_out() -> list[Any]:
 
 
 def made(kind: Any) -> Any:
-    known = inspect.signature(kind).parameters
-    given = {"random_state": 0, "n_clusters": 2, "n_estimators": 3, "n_quantiles": 10}
-    return kind(**{name: value for name, value in given.items() if name in known})
+    return with_known(kind, random_state=0, n_clusters=2, n_quantiles=10)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,13 @@ import xpulab
 from xpulab.estimator.proxy import Proxy
 from xpulab.preprocessing import TargetEncoder
 
-__all__ = ["exported", "numbers_of", "rows_for"]
+__all__ = ["FEW_TREES", "exported", "numbers_of", "rows_for", "with_known"]
+
+#: Parameters of the classes whose many trees take most of the time of a fit.
+FEW_TREES = {
+    **{f"HistGradientBoosting{kind}": {"max_iter": 8} for kind in ("Classifier", "Regressor")},
+    **{f"RandomForest{kind}": {"n_estimators": 3} for kind in ("Classifier", "Regressor")},
+}
 
 
 def exported() -> list[type]:
@@ -28,6 +34,12 @@ def exported() -> list[type]:
         found += [each for each in classes if inspect.isclass(each) and issubclass(each, Proxy)]
     found.remove(TargetEncoder)  # the only transformer that needs targets; tests/tables has its tests
     return found
+
+
+def with_known(kind: Any, **given: Any) -> Any:
+    """Return an estimator with those of the parameters that its class has, and with few trees."""
+    known = inspect.signature(kind).parameters
+    return kind(**{name: value for name, value in given.items() if name in known} | FEW_TREES.get(kind.__name__, {}))
 
 
 def rows_for(kind: Any, X: np.ndarray) -> np.ndarray:

@@ -39,9 +39,10 @@ def run_suite(
     cluster: xpulab.XPUCluster,
     modules: Sequence[str],
     proxies: Sequence[str],
-    least: int,
+    least: int | Mapping[str, int],
     cannot: Mapping[str, str] | None = None,
     only: str = "",
+    whole: str = "",
     timeout: float = 280,
 ) -> None:
     """Check that all tests pass except those that cannot, and that enough tests call a proxy's fit.
@@ -59,13 +60,15 @@ def run_suite(
         Modules of tests, such as ``"sklearn.cluster.tests.test_k_means"``.
     proxies : sequence of str
         Estimators, such as ``"xpulab.cluster:KMeans"``.
-    least : int
+    least : int or mapping of str to int
         Smallest number of tests that must call a `fit` of these estimators if all combinations run. If there are
-        fewer, the swap has missed a name.
+        fewer, the swap has missed a name. A mapping has the number of each estimator.
     cannot : mapping of str to str, optional
         Parts of test ids -> why those tests cannot pass.
     only : str
         Selects tests, as pytest's ``-k``.
+    whole : str
+        A part of the ids of tests of which all combinations run in any case.
     timeout : float
         Seconds after which the run fails.
     """
@@ -88,6 +91,7 @@ def run_suite(
             "XPULAB_SUITE_CLUSTER": cluster.engines.processes.record.name,
             "XPULAB_CANNOT": json.dumps(dict(cannot or {})),
             "XPULAB_EVERY": str(every),
+            "XPULAB_WHOLE": whole,
         },
         "output": str(output),
     }  # fmt: skip
@@ -104,4 +108,8 @@ def run_suite(
     counted = re.search(r"(\d+) of \d+ passed tests called the proxy's fit, of one in (\d)", said[1])
     assert counted
     print(counted[0])
-    assert int(counted[1]) >= (least if counted[2] == "1" else 0.8 * least / int(counted[2]))
+    each = re.search(r"^calls of each proxy: (.*)$", said[1], re.MULTILINE)
+    assert each
+    found = json.loads(each[1]) if isinstance(least, Mapping) else {"": int(counted[1])}
+    for name, number in (least if isinstance(least, Mapping) else {"": least}).items():
+        assert found[name] >= (number if counted[2] == "1" else 0.8 * number / int(counted[2])), name

@@ -1,6 +1,6 @@
 """A pytest plugin (``-p``): scikit-learn's tests run against estimators of this package.
 
-The environment has four variables:
+The environment has these variables:
 
 - ``XPULAB_SUITE_CLUSTER`` is the name of the cluster whose engines compute.
 - ``XPULAB_SWAP`` names estimators or functions: ``xpulab.cluster:KMeans xpulab.decomposition:PCA``. Each replaces what
@@ -9,9 +9,10 @@ The environment has four variables:
 - ``XPULAB_CANNOT`` is JSON: parts of test ids -> why these tests cannot pass. They are expected to fail, and if one of
   them passes, the run fails.
 - ``XPULAB_EVERY`` is a number n: of the tests with parameters, one n-th runs, chosen by their ids, if there are many.
+- ``XPULAB_WHOLE`` is a part of the ids of tests of which all combinations run.
 
-The last line of the output says how many tests called a `fit`, or one of the functions: a test that never did says
-nothing about the proxy.
+The last lines of the output say how many tests called a `fit`, or one of the functions, of each proxy and in all: a
+test that never did says nothing about the proxy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import pytest
 
 import xpulab
 
-_calling: set[str] = set()
+_calling: dict[str, set[str]] = {}  # tests that have called each proxy
 _running = ""
 _FEW = 60  # all of so few tests run
 _every = 1
@@ -42,7 +43,7 @@ def counted(proxy: type) -> type:
         method = getattr(proxy, name)
 
         def fit(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            _calling.add(_running)
+            _calling[proxy.__name__].add(_running)
             return method(self, *arguments, **keywords)
 
         fit.__wrapped__ = method  # type: ignore[attr-defined]  # scikit-learn reads the signature
@@ -59,7 +60,7 @@ def counted_function(ours: Any) -> Any:
 
     @functools.wraps(ours)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        _calling.add(_running)
+        _calling[ours.__name__].add(_running)
         return ours(*arguments, **keywords)
 
     return call
@@ -82,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
         home, _, name = word.partition(":")
         theirs = getattr(importlib.import_module(home.replace("xpulab", "sklearn", 1)), name)
         ours = getattr(importlib.import_module(home), name)
+        _calling[ours.__name__] = set()
         swap(counted(ours) if isinstance(ours, type) else counted_function(ours), theirs)
 
 
@@ -90,7 +92,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave combinations of parameters out, and mark the tests that cannot pass as expected to fail."""
     global _every
     _every = int(os.environ.get("XPULAB_EVERY", "1")) if len(items) > _FEW else 1
-    items[:] = [item for item in items if "[" not in item.nodeid or zlib.crc32(item.nodeid.encode()) % _every == 0]
+    whole = os.environ.get("XPULAB_WHOLE") or "\n"  # which is in no id
+    items[:] = [
+        item
+        for item in items
+        if "[" not in item.nodeid or whole in item.nodeid or zlib.crc32(item.nodeid.encode()) % _every == 0
+    ]
     for part, reason in json.loads(os.environ.get("XPULAB_CANNOT", "{}")).items():
         for item in items:
             if part in item.nodeid:
@@ -100,8 +107,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many tests called the proxy."""
     passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    calling = set().union(*_calling.values())
+    each = json.dumps({name: len(tests & passed) for name, tests in _calling.items()})
+    terminalreporter.write_line(f"calls of each proxy: {each}")
     terminalreporter.write_line(
-        f"{len(_calling & passed)} of {len(passed)} passed tests called the proxy's fit, of one in {_every}"
+        f"{len(calling & passed)} of {len(passed)} passed tests called the proxy's fit, of one in {_every}"
     )
 
 

@@ -47,14 +47,16 @@ def sums_of(X, shift, labels, weights, k):
     return sums, np.bincount(labels, weights, minlength=k)
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(
-    ("n", "d", "k", "dtype", "weighted"),
+    "case",
     [(*case, np.float32, False) for case in CASES]
     + [(*case, np.float32, True) for case in CASES[::4]]
     + [(*case, np.float64, i % 4 == 0) for i, case in enumerate(CASES[::2])],
+    ids=lambda case: "-".join(getattr(each, "__name__", str(each)) for each in case),
 )
-def test_lloyd_step_against_numpy(device, n, d, k, dtype, weighted):
+def test_lloyd_step_against_numpy(device, case):
+    n, d, k, dtype, weighted = case
     X, shift, centers, weights = problem(n, d, k, dtype)
     rows = Rows.upload(device, X, weights if weighted else None)
     weights = weights.astype(dtype).astype(np.float64) if weighted else np.ones(n)
@@ -182,6 +184,7 @@ def test_assign_gives_the_labels_of_a_step_and_may_come_between_steps(device, dt
     np.testing.assert_array_equal(totals, counts)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("n", "d", "k"), CASES[::3])
 def test_inertia_and_own_distances(device, n, d, k, dtype):
@@ -216,7 +219,7 @@ def test_a_far_offset_that_is_the_shift_loses_no_precision(device):
     assert_nearest(labels_on_cpu(state, 2000), squared_distances(X, shift, centers), np.float32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(FLOATS))
 def test_any_small_table(device, data, dtype):
     n, d, k = data.draw(st.integers(1, 200)), data.draw(st.sampled_from([1, 2, 5])), data.draw(st.integers(1, 20))

@@ -19,6 +19,7 @@ from xpulab.kernels.kmeans.nearest import Labels, find_nearest, launch_shape_for
 from xpulab.kernels.kmeans.tune import Tuner
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.runtime import cache
 from xpulab.kernels.runtime.catalogue import find
 from xpulab.kernels.runtime.device import Device
 from xpulab.sharing.descriptions import DeviceDescription
@@ -58,6 +59,7 @@ def always_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nearest, name, value)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("shape", "dtype", "d"), CASES, ids=str)
 def test_every_launch_shape_gives_the_labels_of_the_default_and_sums_its_own(
     device: Device, always_bounded: None, shape: LaunchShape, dtype: np.dtype[Any], d: int
@@ -118,7 +120,10 @@ def test_the_search_goes_on_from_the_fastest_and_ends(own_device: Device) -> Non
 
 @pytest.fixture(autouse=True)
 def own_folder(request: pytest.FixtureRequest, tmp_path: Path, environment: Callable[..., None]) -> Path:
-    if "every_launch_shape" not in request.node.name:  # those have use for the programs of earlier runs
+    if "every_launch_shape" not in request.node.name:
+        programs = cache.folder("programs")  # of earlier runs, so that no kernel is compiled again
+        programs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (tmp_path / "programs").symlink_to(programs)
         environment(XPULAB_CACHE=str(tmp_path))
     return tmp_path / "launch_shapes"
 
