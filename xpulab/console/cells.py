@@ -83,7 +83,7 @@ class Cell:
         self.ranks, self.tasks = checked_ranks(ranks, cluster.size), cluster.tasks
         name = f"<%%xpu cell {next(_numbers)}>"
         source, self.title, self._out = _python_of(source), name.strip("<>"), list(out)
-        compile(source, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        compile(source, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         self._payload = {
             "source": source,
             "name": name,

@@ -352,6 +352,7 @@ class Task(Phases):
         record["done"] = record["steps"] = 0
         self.client = client
         if self.outer is None:
+            record["hears"] = record["signalled"] = record["heard"] = 0
             record["name"], record["client"], record["task"] = (called or name).encode(), client, number
 
     def cancelled(self) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "Pauses",
     "asked",
     "cause_of",
+    "hear",
     "held",
     "ignore_interrupts",
     "interrupt",
@@ -43,23 +44,32 @@ GRACE = 1.0
 _abandoned: list[object] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
 _asked: Callable[[], bool] = lambda: False  # noqa: E731
+_hear: Callable[[], None] = lambda: None  # noqa: E731
 _left: BaseException | None = None
 _held, _came = False, 0.0  # whether this process is in `held`, and the moment of SIGINT
 
 
 @contextlib.contextmanager
-def watched_by(check: Callable[[], None], ends: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def watched_by(
+    check: Callable[[], None], ends: Callable[[], bool] = lambda: False, heard: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Call `check` while a rank waits; an exception of `check` ends the wait.
 
-    `ends` says whether the user has asked a user's code to end; see `asked`.
+    `ends` says whether the user has asked a user's code to end, see `asked`; `heard` notes that this has raised an
+    exception there, see `hear`.
     """
-    global _check, _asked, _left
-    (_check, _asked), before = (check, ends), (_check, _asked)
+    global _check, _asked, _hear, _left
+    (_check, _asked, _hear), before = (check, ends, heard), (_check, _asked, _hear)
     _left = None
     try:
         yield
     finally:
-        _check, _asked = before
+        _check, _asked, _hear = before
+
+
+def hear() -> None:
+    """Note that the user's request to end raises an exception in the user's code of this process."""
+    _hear()
 
 
 def asked() -> bool:
@@ -89,6 +99,7 @@ def interrupt(*_: object) -> None:
         At once, or at the end of `held`.
     """
     global _came
+    hear()
     if not _held:
         leave(error := KeyboardInterrupt())
         raise error

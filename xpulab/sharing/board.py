@@ -13,7 +13,9 @@ kernel frees it when the last process that uses it ends, also after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,7 @@ __all__ = [
     "USERS",
     "Board",
     "awaited",
+    "deaf",
     "metrics_of",
     "new_task_number",
     "running",
@@ -66,6 +69,9 @@ _RANK = np.dtype(
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
         ("ended", "u8"),  # number of the last task whose user's code has ended on this rank
+        ("hears", "u8"),  # number of the task whose user's code runs now, and takes SIGINT
+        ("signalled", "i4"),  # how many requests to stop its user's code has got as SIGINT,
+        ("heard", "i4"),  # and for how many of them KeyboardInterrupt was raised there
         ("left", "i4"),  # 1 + the status with which the rank has left by `os._exit`; 0 if it has not
         ("waits", "f8"),  # seconds for which the user's code on this rank waits for other ranks, 0 if it does not
         ("waits_in", "S96"),  # the line in which it waits, and what it calls there
@@ -140,6 +146,23 @@ def running(ranks: npt.NDArray[Any], number: int) -> list[int]:
     list of int
     """
     return [int(rank) for rank in np.flatnonzero((ranks["task"] == number) & (ranks["ended"] != number))]
+
+
+def deaf(ranks: npt.NDArray[Any], number: int) -> list[int]:
+    """Return the ranks that run a task, and in whose user's code a request to stop has not yet raised an exception.
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray
+        Records of `Board.ranks`.
+    number : int
+        Number of the task.
+
+    Returns
+    -------
+    list of int
+    """
+    return [rank for rank in running(ranks, number) if ranks["heard"][rank] < max(1, ranks["signalled"][rank])]
 
 
 def awaited(ranks: npt.NDArray[Any], number: int) -> str:
@@ -257,6 +280,23 @@ class Board:
         """Return whether this task was asked to end."""
         # Usually no slot is set. Comparing bytes is ten times faster than comparing the array.
         return self._cancelled.tobytes() != _NOTHING and bool((self._cancelled == task).any())
+
+    def presses(self, task: int) -> int:
+        """Return how often this task was asked to end: a slot for each request."""
+        return int((self._cancelled == task).sum())
+
+    def signal(self, task: int) -> None:
+        """Send SIGINT to the ranks of this host whose user's code was asked to end, once for each request.
+
+        A user's code does not read the board. A rank that is about to begin gets the signal at a later call.
+        """
+        presses = self.presses(task)
+        for rank in np.flatnonzero((self.ranks["hears"] == task) & (self.ranks["signalled"] < presses)):
+            record = self.ranks[rank]
+            if record["pid"]:  # the agents of other hosts signal their ranks
+                record["signalled"] = presses
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(record["pid"]), signal.SIGINT)
 
     def forget(self, task: int) -> None:
         """Free the slot of a task that has ended."""

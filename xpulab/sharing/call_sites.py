@@ -3,17 +3,18 @@
 A frame of Python knows its line, but not the function in C or C++ that it calls: such a function has no frame. Two
 sources tell it:
 
-- The text of the line, if there is one, as for a cell or a file. `ast` finds the calls in the text. Since Python 3.11 a
-  frame also knows which columns of the line it executes, so that of ``f(g(x))`` the call that runs is found.
+- The text of the line, if there is one, as for a cell or a file. Since Python 3.11 a frame also knows which columns of
+  the line it executes, so that of ``f(g(x))`` the call that runs is found. Nothing is parsed, because this runs in a
+  thread: on CPython 3.11, `ast.parse` in two threads at a time may raise SystemError in either of them.
 - The instructions of the function, if there is no text, as for a function that the notebook has sent. `dis` lists
   them; the last method that was loaded before the present instruction is the one that is called.
 """
 
 from __future__ import annotations
 
-import ast
 import dis
 import itertools
+import keyword
 import linecache
 import re
 import sysconfig
@@ -25,7 +26,9 @@ from typing import Any
 __all__ = ["called_module", "is_users", "outward", "place"]
 
 _LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
-_CALL = re.compile(r"(\w+)\s*\(")
+_CALL = re.compile(r"([\w.]+)\s*\(")
+_TEXT = re.compile(r'''"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'''')
+_LAST = re.compile(r"\w*$")
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -45,8 +48,8 @@ def place(frame: FrameType) -> str:
     within = "" if of_script or file.startswith("<%%xpu") else f" of {Path(file).name}"
     if file.startswith("<") and within:  # a function without a file, which the notebook has sent
         within = f" of {frames[0].f_code.co_name}"
-    call = _call(frames[0])
-    name = _loaded(frames[0]) if call is None else _name(call)
+    called = _called(frames[0])
+    name = _LAST.search(called)[0] or "a call" if called else _loaded(frames[0])  # type: ignore[index]
     return f"line {frames[0].f_lineno}{within}" + (f" ({name})" if name else "")
 
 
@@ -55,25 +58,30 @@ def is_users(file: str) -> bool:
     return not file.startswith(_LIBRARIES) and "site-packages" not in file
 
 
-def _call(frame: FrameType) -> ast.Call | None:
-    """Return the call that a frame makes; None if it cannot be told."""
+def _called(frame: FrameType) -> str:
+    """Return the expression that a frame calls, such as ``"comm.recv"``; empty if it cannot be told."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     with_places = getattr(frame.f_code, "co_positions", None)  # since Python 3.11
     if with_places is not None:
         first, last, begin, end = next(itertools.islice(with_places(), frame.f_lasti // 2, None))
         if first is not None and first == last:
             whole = linecache.getline(frame.f_code.co_filename, first).encode()
-            line = whole[begin:end].decode(errors="replace")
-    try:
-        found = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call)]
-    except SyntaxError:  # such as the first line of a loop
-        names = _CALL.findall(line)
-        return ast.Call(ast.Name(names[-1]), [], []) if names else None
-    return found[0] if found else None
+            part = whole[begin:end].decode(errors="replace")
+            if part.endswith(")"):
+                return _before_arguments(part)
+            line = part
+    names = [name for name in _CALL.findall(line) if not keyword.iskeyword(name)]
+    return names[0] if names else ""
 
 
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "a call")
+def _before_arguments(call: str) -> str:
+    """Return the part of the text of a call that comes before its arguments."""
+    call, depth = _TEXT.sub("''", call), 0  # parentheses in strings do not count
+    for at in reversed(range(len(call))):
+        depth += (call[at] == ")") - (call[at] == "(")
+        if depth == 0:
+            return call[:at].rstrip()
+    return ""
 
 
 def _loaded(frame: FrameType) -> str:
@@ -94,19 +102,12 @@ def called_module(frame: FrameType) -> str:
     ``self.world`` in ``self.world.recv()``. The frame's variables have it. No code of the user runs for it, apart from
     a property.
     """
-    call = _call(frame)
-    if call is None or not isinstance(call.func, ast.Attribute):
+    names = _called(frame).split(".")
+    if len(names) < 2 or not all(map(str.isidentifier, names)):
         return ""
-    owner = _value(call.func.value, frame)
+    owner: Any = frame.f_locals.get(names[0], frame.f_globals.get(names[0]))
+    for name in names[1:-1]:
+        owner = getattr(owner, name, None)
     if type(owner).__module__ in ("builtins", "type"):
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
     return type(owner).__module__
-
-
-def _value(node: ast.expr, frame: FrameType) -> Any:
-    """Return the object that a name, or an attribute of one, has in a frame; None for other expressions."""
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
-    if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, frame), node.attr, None)
-    return None

@@ -187,7 +187,7 @@ def _run(script: str, arguments: list[str], source: bytes | None = None) -> int:
     module.__file__ = script
     sys.modules["__main__"] = module
     try:
-        exec(compile(source or Path(script).read_bytes(), script, "exec"), vars(module))
+        exec(compile(source or Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

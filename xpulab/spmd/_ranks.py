@@ -33,6 +33,7 @@ from xpulab.engine.algorithms import register_all
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
+from xpulab.engine.waiting import hear
 from xpulab.exceptions import ClusterError, EngineLostError, NeverAnsweredError, XpulabWarning, error_fields
 from xpulab.report.display import Display
 from xpulab.report.fit import FitReport
@@ -206,7 +207,12 @@ class ProgramRanks:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, lambda *_: self.engine.board.cancel(self._number))
+
+        def stop(*_: object) -> None:
+            hear()
+            self.engine.board.cancel(self._number)
+
+        before = signal.signal(signal.SIGINT, stop)
         try:
             yield
         finally:

@@ -35,7 +35,7 @@ from xpulab.deploy.watch.leftovers import remove_leftovers
 from xpulab.deploy.watch.silence import Signs
 from xpulab.deploy.watch.starting import Starting
 from xpulab.sharing import host_memory
-from xpulab.sharing.board import ITERATIONS, USERS, Board
+from xpulab.sharing.board import ITERATIONS, Board
 from xpulab.sharing.folder import BOARD, HOST, write_private
 
 __all__ = ["STEP", "board_of"]
@@ -46,7 +46,6 @@ _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
 #: Iterations in one message, of all ranks together: 470 kB, on which agent and relay spend 2 ms each. Of ranks that
 #: iterate faster some are left out, and at the end of a fit the last thousand of each rank follow.
 _MOST = 4 * ITERATIONS
-_AGAIN = 0.5  # seconds until SIGINT is repeated to a user's code
 _END = 3.0  # seconds that killed processes have to end
 _CLEAN = 0.5  # seconds that the programs of MPI which have started the engines have to end by themselves
 
@@ -91,7 +90,6 @@ class _Agent:
         self.lateness = Lateness()  # of the relay's messages
         self.noted: dict[int, int] = {}  # rank -> number of its iterations of which the relay knows
         self._noted = 0.0
-        self._signalled = 0.0
         self._sent: bytes | None = None
         self._said = 0.0
         environment = choice.environment_of(start["mpi"], interface_with(reached_at()))
@@ -188,14 +186,8 @@ class _Agent:
     def _interrupt(self, records: Any) -> None:
         """Send SIGINT to the ranks whose user's code was asked to end."""
         assert self.board is not None
-        if time.monotonic() - self._signalled < _AGAIN:
-            return
-        for record in records:
-            busy = record["task"] and record["ended"] != record["task"] and bytes(record["name"]).decode() in USERS
-            if busy and self.board.cancelled(int(record["task"])):
-                self._signalled = time.monotonic()
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(record["pid"]), signal.SIGINT)
+        for number in {int(number) for number in records["hears"] if number}:
+            self.board.signal(number)
 
     def _new_lines(self) -> dict[str, str]:
         """Return what the ranks of this host have printed into files since the last look: name -> bytes as base64."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,7 +13,7 @@ from typing import Any
 from xpulab.deploy.tasks.ways import Way
 from xpulab.exceptions import EngineStuckError
 from xpulab.sharing.answers import Reply
-from xpulab.sharing.board import USERS, Board, awaited, new_task_number, running
+from xpulab.sharing.board import USERS, Board, awaited, deaf, new_task_number, running
 from xpulab.sharing.signals import Pressed
 
 __all__ = ["Exchange"]
@@ -24,21 +22,22 @@ _POLL = 0.05  # seconds between two reads of the board while a task runs
 _INTERRUPT_GRACE = 10.0  # seconds that a task has to reach its next reduction after an interrupt
 _USERS_GRACE = 2.0  # seconds that a user's code has to end after SIGINT
 _PRINTED = 2.0  # seconds in which the output of other hosts arrives
-_SIGNAL_AGAIN = 0.5  # seconds until SIGINT is repeated, because an engine that is about to begin the task ignores it
 _latest: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # number of its last task
 _latest_lock = threading.Lock()
 
 
 class _Ending:
-    """Decides how long to wait for a task that was asked to end, and when to signal the engines.
+    """Decides how long to wait for a task that was asked to end.
 
     A user's code may be in a long call that cannot be interrupted. If the engines were ended, its variables would be
-    lost. Therefore a message informs the user, and only another interrupt ends the engines.
+    lost. Therefore a message informs the user, and only another interrupt ends the engines. A code that the interrupt
+    has reached may save its work in ``finally``. It gets the time that this takes, and another interrupt as Python
+    gives it.
 
     Parameters
     ----------
     task : str
-        Name of the task. Engines that run a user's code get SIGINT, because that code does not read the board.
+        Name of the task.
 
     Attributes
     ----------
@@ -46,17 +45,18 @@ class _Ending:
         Seconds that the task may take to end after it was asked to.
     failure : Exception or None
         The error of the caller's `watch`, if this error is the reason to end the task.
-    told : bool
-        Whether a message has informed the user that the code does not end.
+    told : str
+        What a message has told the user of code that does not end: "deaf" if an interrupt has not reached it, "goes on"
+        if one has; empty before.
     """
 
     def __init__(self, task: str) -> None:
         self.grace = _USERS_GRACE if task in USERS else _INTERRUPT_GRACE
         self.failure: Exception | None = None
-        self.told = False
+        self.told = ""
+        self.users = task in USERS
         self._decided = False
-        self._signals = task in USERS
-        self._deadline = self._next_signal = float("inf")
+        self._deadline = float("inf")
 
     @property
     def begun(self) -> bool:
@@ -64,27 +64,20 @@ class _Ending:
         return self._deadline < float("inf")
 
     def begin(self) -> None:
-        """Note that the task was asked to end. Asking again signals at once, and gives no more time."""
-        self._deadline = min(self._deadline, time.monotonic() + self.grace)
-        self._decided = self.told
-        if self._signals:
-            self._next_signal = 0.0
+        """Note that the task was asked to end. Asking again gives more time only to a code that goes on."""
+        now = time.monotonic()
+        self._deadline = now + self.grace if self.told == "goes on" else min(self._deadline, now + self.grace)
+        self._decided = self.told == "deaf"
+        self.told = ""
 
     @property
     def asks(self) -> bool:
         """Whether only the user may decide to end the engines."""
-        return self._signals and self.failure is None and not self._decided
+        return self.users and self.failure is None and not self._decided
 
     def overdue(self) -> bool:
         """Return whether the time in which the task has to end is over."""
         return time.monotonic() > self._deadline
-
-    def signals_now(self) -> bool:
-        """Return whether to signal the engines now. If so, the time until the next signal begins."""
-        if time.monotonic() <= self._next_signal:
-            return False
-        self._next_signal = time.monotonic() + _SIGNAL_AGAIN
-        return True
 
 
 class Exchange:
@@ -191,23 +184,32 @@ class Exchange:
             ending.begin()
 
     def _hurry(self, ending: _Ending) -> None:
-        """Send SIGINT again if it is time. Raise an error if the time in which the task has to end is over."""
-        if ending.overdue():
-            if not ending.asks:
-                raise self._stuck(ending) from ending.failure
-            if not ending.told and self._busy():
-                ending.told = True
+        """Pass requests to stop on to a user's code. Raise an error if the time in which a task has to end is over."""
+        if ending.begun and ending.users:
+            self._board.signal(self.number)  # type: ignore[union-attr]
+        if not ending.overdue():
+            return
+        if not ending.asks:
+            raise self._stuck(ending) from ending.failure
+        if waiting := deaf(self._ranks, self.number):
+            if ending.told != "deaf":
+                ending.told = "deaf"
                 print(
-                    f"{self._busy()} is still in a call that cannot be interrupted; the code ends when this call "
+                    f"{_named(waiting)} is still in a call that cannot be interrupted; the code ends when this call "
                     "returns. Interrupt once more to end the engines now: the variables of %%xpu cells and the rows on "
                     "the engines are then lost",
                     file=sys.stderr,
                 )
-        if ending.signals_now():
-            self._signal_running()
+        elif not ending.told and self._busy():
+            ending.told = "goes on"
+            print(
+                f"{self._busy()} was interrupted, and the code goes on, such as in finally or except. Interrupt once "
+                "more to interrupt that, too",
+                file=sys.stderr,
+            )
 
     def _stuck(self, ending: _Ending) -> EngineStuckError:
-        if ending.told:
+        if ending.users and ending.failure is None:
             return EngineStuckError(
                 f"{self._busy()} was in a call that cannot be interrupted, and all engines were ended at your second "
                 "interrupt"
@@ -251,17 +253,14 @@ class Exchange:
         self._board.cancel(self.number)  # type: ignore[union-attr]
         return awaited(ranks, self.number) != ""
 
-    def _signal_running(self) -> None:
-        """Send SIGINT to the engines that run the task, because a user's code does not read the board."""
-        for record in self._ranks:
-            if record["task"] == self.number and record["pid"]:  # the agents of other hosts signal their engines
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(record["pid"]), signal.SIGINT)
-
     def _busy(self) -> str:
         """Return the ranks that are still running the task, such as ``"rank 1, 3"``."""
-        busy = running(self._ranks, self.number)
-        return f"rank {', '.join(map(str, busy))}" if busy else ""
+        return _named(running(self._ranks, self.number))
+
+
+def _named(ranks: list[int]) -> str:
+    """Return the ranks as words; empty without any."""
+    return f"rank {', '.join(map(str, ranks))}" if ranks else ""
 
 
 def _unread(number: int) -> list[int]:

@@ -142,14 +142,21 @@ def _execute(source: str, name: str, namespace: dict[str, object]) -> Any:
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    parts = [compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)]
+    parts = [_compiled(tree, name, "exec")]
     if last is not None:
-        parts.append(compile(last, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+        parts.append(_compiled(last, name, "eval"))
     if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
         value = awaited(_awaiting(parts, namespace))
     else:
         value = [eval(part, namespace) for part in parts][-1]
     return None if last is None or source.rstrip().endswith(";") else value
+
+
+def _compiled(tree: ast.Module | ast.Expression, name: str, mode: str) -> CodeType:
+    """Compile a part of a cell, without the `__future__` statements of this module."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code: CodeType = compile(tree, name, mode, flags, dont_inherit=True)
+    return code
 
 
 async def _awaiting(parts: list[CodeType], namespace: dict[str, object]) -> Any:

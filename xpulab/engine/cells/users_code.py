@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import io
 import os
 import sys
@@ -83,7 +84,8 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
             with (
                 children_end_here(_traceback),
                 users_code(),
-                watched_by(task.check_peers, task.cancelled),
+                watched_by(task.check_peers, task.cancelled, functools.partial(_note_heard, task)),
+                _signals_sent(task),
                 task.engine.watched(task),
             ):
                 try:
@@ -102,6 +104,21 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
             task.raised()
     task.engine.record["ended"] = task.number
     return {**answer, "omitted": printed.omitted}
+
+
+@contextlib.contextmanager
+def _signals_sent(task: Task) -> Iterator[None]:
+    """Open a context in which each request to stop the task sends SIGINT; see `Board.signal`."""
+    task.engine.record["hears"] = task.number
+    try:
+        yield
+    finally:
+        task.engine.record["hears"] = 0
+
+
+def _note_heard(task: Task) -> None:
+    """Note that the requests to stop raise an exception in the user's code."""
+    task.engine.record["heard"] = task.engine.record["signalled"]
 
 
 class _NoKeyboard(io.TextIOBase):

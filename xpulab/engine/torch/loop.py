@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from xpulab.engine.torch.collective_queue import PATIENCE
 from xpulab.engine.torch.setting import init
+from xpulab.engine.waiting import hear
 from xpulab.exceptions import UsageError
 
 __all__ = ["Loader", "epochs", "prepare"]
@@ -58,6 +60,7 @@ class _Stop:
 
     def __init__(self) -> None:
         self._pressed = 0.0
+        self._again: threading.Timer | None = None
         self.steps = 0
 
     def __enter__(self) -> _Stop:
@@ -66,11 +69,17 @@ class _Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._again is not None:
+            self._again.cancel()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == self._note:
             signal.signal(signal.SIGINT, self._before)
 
     def _note(self, *frame: Any) -> None:
-        self._pressed = self._pressed or time.monotonic()
+        if not self._pressed:
+            self._pressed = time.monotonic()
+            self._again = threading.Timer(PATIENCE, os.kill, (os.getpid(), signal.SIGINT))
+            self._again.daemon = True
+            self._again.start()
         if time.monotonic() - self._pressed > PATIENCE and callable(self._before):
             self._before(*frame)
 
@@ -88,6 +97,7 @@ class _Stop:
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(every, mine)
         if any(bool(pressed) for pressed, _ in every):
+            hear()
             raise KeyboardInterrupt
         ended = [rank for rank, (_, end) in enumerate(every) if end]
         if ended and len(ended) < len(every):

@@ -1,0 +1,115 @@
+"""One press of Stop is one KeyboardInterrupt on each rank, as in a script, whatever its code does with it."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from strikes import pressed_when
+from waiting import until
+
+import xpulab
+from xpulab.console.cells import CellInterrupted, run_cell
+from xpulab.deploy.tasks import exchange
+
+pytestmark = pytest.mark.cluster
+
+#: Waits for the interrupt on all ranks. `{ready}` is there when all of them wait.
+WAIT = """
+import pathlib, time
+comm.Barrier()
+if rank == 0:
+    pathlib.Path({ready!r}).touch()
+time.sleep(600)
+"""
+#: Long enough for many looks of the notebook, which must not interrupt again.
+SAVES = "for _ in range(40):\n    time.sleep(0.05)"
+
+
+def cell(*parts: tuple[str, str], **values: str) -> str:
+    """Return a cell of statements such as ``try:`` and the code in each."""
+    return "\n".join(f"{head}\n{textwrap.indent(code.format(**values).strip(), '    ')}" for head, code in parts)
+
+
+def interrupted(pair: xpulab.XPUCluster, ready: Path, source: str) -> None:
+    with pressed_when(ready), pytest.raises(CellInterrupted):
+        run_cell(pair, source)
+
+
+def test_what_finally_does_is_not_interrupted_again(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    run_cell(pair, "state = 'running'")
+    interrupted(pair, ready, cell(("try:", WAIT), ("finally:", f"{SAVES}\nstate = 'saved'"), ready=str(ready)))
+    assert pair.pull("state") == ["saved", "saved"]
+
+
+def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    after = f"caught = 1\ntry:\n{textwrap.indent(SAVES, '    ')}\nexcept KeyboardInterrupt:\n    caught += 1"
+    source = cell(("try:", WAIT), ("except KeyboardInterrupt:", after), ready=str(ready))
+    interrupted(pair, ready, source)
+    assert pair.pull("caught") == [1, 1]
+
+
+def test_a_handler_of_the_user_s_own_is_called_once(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    source = (
+        "import signal\nseen = []\nusual = signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        + WAIT.replace("time.sleep(600)", "while not seen:\n    time.sleep(0.01)").format(ready=str(ready))
+        + f"{SAVES}\nsignal.signal(signal.SIGINT, usual);"
+    )
+    interrupted(pair, ready, source)
+    assert pair.pull("seen") == [[1], [1]]
+
+
+def test_a_second_press_interrupts_what_the_first_left_running(
+    pair: xpulab.XPUCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_USERS_GRACE", 0.1)
+    first, second = tmp_path / "first", tmp_path / "second"
+    again = f"state = 'saving'\n{WAIT.format(ready=str(second))}"
+    source = cell(("try:", WAIT), ("finally:", again), ready=str(first))
+    with pressed_when(second), pressed_when(first), pytest.raises(CellInterrupted):
+        run_cell(pair, source)
+    assert pair.pull("state") == ["saving", "saving"]
+    assert "and the code goes on, such as in finally or except" in capsys.readouterr().err
+    assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
+
+
+def test_a_function_s_finally_is_not_interrupted_again_either(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    def saving(here: Any, ready: str, saved: str) -> None:
+        import pathlib
+        import time
+
+        try:
+            here.comm.Barrier()
+            if here.rank == 0:
+                pathlib.Path(ready).touch()
+            time.sleep(600)
+        finally:
+            for _ in range(40):
+                time.sleep(0.05)
+            pathlib.Path(f"{saved}-{here.rank}").touch()
+
+    with pressed_when(tmp_path / "ready"), pytest.raises(CellInterrupted):
+        pair.run(saving, str(tmp_path / "ready"), str(tmp_path / "saved"))
+    assert sorted(each.name for each in tmp_path.glob("saved*")) == ["saved-0", "saved-1"]
+
+
+def test_a_call_that_another_client_ends_is_interrupted_once(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+
+    def end() -> None:
+        until(ready.exists)
+        pair.stop_call()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    source = cell(("try:", WAIT), ("finally:", f"{SAVES}\nstate = 'saved by it'"), ready=str(ready))
+    with pytest.raises(CellInterrupted):
+        run_cell(pair, source)
+    thread.join()
+    assert pair.pull("state") == ["saved by it"] * 2

@@ -1,0 +1,60 @@
+"""What a thread tells of the line of the user's code that runs, without parsing it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpulab.sharing import call_sites
+
+#: A script whose `Comm` notes what is told of each line that calls it.
+SCRIPT = """
+import sys
+from xpulab.sharing.call_sites import called_module, place
+
+class Comm:
+    def __init__(self):
+        self.told = []
+        self.inner = self
+    def recv(self, *given):
+        frame = sys._getframe(1)
+        self.told.append((place(frame), called_module(frame)))
+        return 1
+
+def f(x):
+    return x
+
+comm = Comm()
+LINE
+print(comm.told)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("comm.recv()", "[('line 18 (recv)', '__main__')]"),
+        ("x = f(comm.recv('a)', (1, 2)))", "[('line 18 (recv)', '__main__')]"),
+        ("for _ in range(comm.inner.inner.recv()): pass", "[('line 18 (recv)', '__main__')]"),
+        ("if (1) and comm.recv(): pass", "[('line 18 (recv)', '__main__')]"),
+        ("f(comm).recv()", "[('line 18 (recv)', '')]"),
+        ("[comm][0].recv()", "[('line 18 (recv)', '')]"),
+        ("comm.recv(\n    1,\n)", "[('line 18 (recv)', '__main__')]"),
+        ("recv = comm.recv; recv()", "[('line 18 (recv)', '')]"),
+    ],
+)
+def test_the_call_that_runs_is_named(tmp_path: Path, line: str, told: str) -> None:
+    if sys.version_info < (3, 11) and line.startswith(("x =", "for", "f(", "[")):
+        pytest.skip("the frames of Python 3.10 do not know which part of a line they execute")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("LINE", line))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == told
+
+
+def test_nothing_is_parsed_in_a_thread() -> None:
+    assert not {"ast", "parse", "compile"} & set(vars(call_sites))
+    assert "ast." not in Path(call_sites.__file__).read_text().replace("`ast.parse`", "")
