@@ -290,6 +290,7 @@ def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
         @functools.cache
         def running(n: int) -> xpulab.XPUCluster:
             cluster = until_the_end.enter_context(_started(n))
+            _shared.add(cluster)  # also if a test is the first to ask for it
             cluster.run(_imitate, n == 2, n == 3)
             return cluster
 
