@@ -27,7 +27,7 @@ __all__ = ["called_module", "is_users", "outward", "place"]
 
 _LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 _CALL = re.compile(r"([\w.]+)\s*\(")
-_TEXT = re.compile(r'''"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'''')
+_TEXT = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*\1""")
 _LAST = re.compile(r"\w*$")
 
 
