@@ -288,15 +288,16 @@ class Board:
     def signal(self, task: int) -> None:
         """Send SIGINT to the ranks of this host whose user's code was asked to end, once for each request.
 
-        A user's code does not read the board. A rank that is about to begin gets the signal at a later call.
+        A user's code does not read the board. A rank that is about to begin gets the signal at a later call. Its child
+        processes get it, too, as from a terminal: each rank has a process group of its own.
         """
         presses = self.presses(task)
         for rank in np.flatnonzero((self.ranks["hears"] == task) & (self.ranks["signalled"] < presses)):
             record = self.ranks[rank]
-            if record["pid"]:  # the agents of other hosts signal their ranks
+            if pid := int(record["pid"]):  # the agents of other hosts signal their ranks
                 record["signalled"] = presses
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(record["pid"]), signal.SIGINT)
+                    (os.killpg if os.getpgid(pid) == pid else os.kill)(pid, signal.SIGINT)
 
     def forget(self, task: int) -> None:
         """Free the slot of a task that has ended."""

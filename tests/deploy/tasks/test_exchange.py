@@ -85,7 +85,6 @@ def test_a_users_code_is_given_up_by_the_second_interrupt_only(
     sent: Exchange, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exchange, "_USERS_GRACE", 0.1)
-    monkeypatch.setattr(sent, "_signal_running", lambda: None)
     sent.name = "run"
     pressed, waited_for = after_ctrl_c(), 0.0
 

@@ -67,7 +67,7 @@ class _Ending:
         """Note that the task was asked to end. Asking again gives more time only to a code that goes on."""
         now = time.monotonic()
         self._deadline = now + self.grace if self.told == "goes on" else min(self._deadline, now + self.grace)
-        self._decided = self.told == "deaf"
+        self._decided = self._decided or self.told == "deaf"
         self.told = ""
 
     @property

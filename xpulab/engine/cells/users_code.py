@@ -118,7 +118,8 @@ def _signals_sent(task: Task) -> Iterator[None]:
 
 def _note_heard(task: Task) -> None:
     """Note that the requests to stop raise an exception in the user's code."""
-    task.engine.record["heard"] = task.engine.record["signalled"]
+    if task.engine.record["pid"] == os.getpid():  # and not a child that was forked
+        task.engine.record["heard"] = task.engine.record["signalled"]
 
 
 class _NoKeyboard(io.TextIOBase):
