@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from waiting import until
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.deploy.tasks import exchange
+from xpulab.sharing.board import Board
 
 pytestmark = pytest.mark.cluster
 
@@ -25,8 +27,9 @@ if rank == 0:
     pathlib.Path({ready!r}).touch()
 time.sleep(600)
 """
-#: Long enough for many looks of the notebook, which must not interrupt again.
-SAVES = "for _ in range(40):\n    time.sleep(0.05)"
+#: Lasts for many looks of the notebook at its board, none of which must interrupt again. `{ready}-looked` says so.
+SAVES = "while not pathlib.Path({ready!r} + '-looked').exists():\n    time.sleep(0.01)"
+LOOKS = 12
 
 
 def cell(*parts: tuple[str, str], **values: str) -> str:
@@ -34,32 +37,43 @@ def cell(*parts: tuple[str, str], **values: str) -> str:
     return "\n".join(f"{head}\n{textwrap.indent(code.format(**values).strip(), '    ')}" for head, code in parts)
 
 
+@pytest.fixture
+def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that a cell makes before it waits. The notebook makes one beside it when it has looked often after that."""
+    made, looks, send = tmp_path / "ready", itertools.count(1), Board.signal
+
+    def signal(board: Board, task: int) -> None:
+        send(board, task)
+        if next(looks) == LOOKS:
+            Path(f"{made}-looked").touch()
+
+    monkeypatch.setattr(Board, "signal", signal)
+    return made
+
+
 def interrupted(pair: xpulab.XPUCluster, ready: Path, source: str) -> None:
     with pressed_when(ready), pytest.raises(CellInterrupted):
         run_cell(pair, source)
 
 
-def test_what_finally_does_is_not_interrupted_again(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
+def test_what_finally_does_is_not_interrupted_again(pair: xpulab.XPUCluster, ready: Path) -> None:
     run_cell(pair, "state = 'running'")
     interrupted(pair, ready, cell(("try:", WAIT), ("finally:", f"{SAVES}\nstate = 'saved'"), ready=str(ready)))
     assert pair.pull("state") == ["saved", "saved"]
 
 
-def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
+def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPUCluster, ready: Path) -> None:
     after = f"caught = 1\ntry:\n{textwrap.indent(SAVES, '    ')}\nexcept KeyboardInterrupt:\n    caught += 1"
     source = cell(("try:", WAIT), ("except KeyboardInterrupt:", after), ready=str(ready))
     interrupted(pair, ready, source)
     assert pair.pull("caught") == [1, 1]
 
 
-def test_a_handler_of_the_user_s_own_is_called_once(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
+def test_a_handler_of_the_user_s_own_is_called_once(pair: xpulab.XPUCluster, ready: Path) -> None:
     source = (
         "import signal\nseen = []\nusual = signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
         + WAIT.replace("time.sleep(600)", "while not seen:\n    time.sleep(0.01)").format(ready=str(ready))
-        + f"{SAVES}\nsignal.signal(signal.SIGINT, usual);"
+        + f"{SAVES}\nsignal.signal(signal.SIGINT, usual);".format(ready=str(ready))
     )
     interrupted(pair, ready, source)
     assert pair.pull("seen") == [[1], [1]]
@@ -79,7 +93,16 @@ def test_a_second_press_interrupts_what_the_first_left_running(
     assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 
-def test_a_function_s_finally_is_not_interrupted_again_either(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_a_cell_whose_forked_child_has_ended_is_interrupted(pair: xpulab.XPUCluster, ready: Path) -> None:
+    """The child leaves the cell, too, and must not say that the rank has left it."""
+    child = "import os\nif not (child := os.fork()):\n    raise SystemExit\nos.waitpid(child, 0)\n"
+    interrupted(pair, ready, child + cell(("try:", WAIT), ("finally:", "state = 'after'"), ready=str(ready)))
+    assert pair.pull("state") == ["after", "after"]
+
+
+def test_a_function_s_finally_is_not_interrupted_again_either(
+    pair: xpulab.XPUCluster, ready: Path, tmp_path: Path
+) -> None:
     def saving(here: Any, ready: str, saved: str) -> None:
         import pathlib
         import time
@@ -90,17 +113,16 @@ def test_a_function_s_finally_is_not_interrupted_again_either(pair: xpulab.XPUCl
                 pathlib.Path(ready).touch()
             time.sleep(600)
         finally:
-            for _ in range(40):
-                time.sleep(0.05)
+            while not pathlib.Path(f"{ready}-looked").exists():
+                time.sleep(0.01)
             pathlib.Path(f"{saved}-{here.rank}").touch()
 
-    with pressed_when(tmp_path / "ready"), pytest.raises(CellInterrupted):
-        pair.run(saving, str(tmp_path / "ready"), str(tmp_path / "saved"))
+    with pressed_when(ready), pytest.raises(CellInterrupted):
+        pair.run(saving, str(ready), str(tmp_path / "saved"))
     assert sorted(each.name for each in tmp_path.glob("saved*")) == ["saved-0", "saved-1"]
 
 
-def test_a_call_that_another_client_ends_is_interrupted_once(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
+def test_a_call_that_another_client_ends_is_interrupted_once(pair: xpulab.XPUCluster, ready: Path) -> None:
 
     def end() -> None:
         until(ready.exists)

@@ -113,13 +113,19 @@ def _signals_sent(task: Task) -> Iterator[None]:
     try:
         yield
     finally:
-        task.engine.record["hears"] = 0
+        if _is_rank(task):
+            task.engine.record["hears"] = 0
 
 
 def _note_heard(task: Task) -> None:
     """Note that the requests to stop raise an exception in the user's code."""
-    if task.engine.record["pid"] == os.getpid():  # and not a child that was forked
+    if _is_rank(task):
         task.engine.record["heard"] = task.engine.record["signalled"]
+
+
+def _is_rank(task: Task) -> bool:
+    """Return whether this process is the rank itself, and not a child that its code has forked."""
+    return bool(task.engine.record["pid"] == os.getpid())
 
 
 class _NoKeyboard(io.TextIOBase):
