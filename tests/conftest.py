@@ -57,18 +57,19 @@ _HOSTS = Path(__file__).parent / "hosts"
 _FEW_CHECKS = 120  # of scikit-learn's, of two estimators: all of them run
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs engines or the device, so that ``-m "not cluster and not slow"`` leaves it out."""
-    needs = set(getattr(item, "fixturenames", ()))
-    if item.path.suffix == ".ipynb" or needs & {"clusters", "pair", "_often_lost"}:
-        item.add_marker("cluster")
-    elif "device" in needs:  # the driver compiles a kernel for each combination
-        item.add_marker("slow")
+@pytest.hookimpl(wrapper=True)  # around options such as `-m` and `-k`, which remove tests
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark tests, leave combinations out, add the solutions of exercises, and skip what lacks its needs.
 
-
-@pytest.hookimpl(trylast=True)  # after options such as `-k` have removed tests
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave combinations out, add the solutions of a notebook's exercises, and skip what lacks its needs."""
+    The marks say what needs engines or the device, so that ``-m "not cluster and not slow"`` leaves it out.
+    """
+    for item in items:
+        needs = set(getattr(item, "fixturenames", ()))
+        if item.path.suffix == ".ipynb" or needs & {"clusters", "pair", "_often_lost"}:
+            item.add_marker("cluster")
+        elif "device" in needs:  # the driver compiles a kernel for each combination
+            item.add_marker("slow")
+    yield
     left_out = set() if os.environ.get("XPULAB_ALL_COMBINATIONS") else _left_out(items)
     if left_out:
         items[0].config.hook.pytest_deselected(items=left_out)
@@ -95,21 +96,22 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     with a third of the estimators.
     """
     of_tests: dict[str, list[tuple[pytest.Item, dict[str, int]]]] = defaultdict(list)
-    known: dict[tuple[str, str], list[int]] = defaultdict(list)
+    known: dict[tuple[str, str], list[object]] = defaultdict(list)
     for item in items:
         if (call := getattr(item, "callspec", None)) is None:
             continue
         parameters, test = dict(call.params), item.nodeid.partition("[")[0]
         for each in item.iter_markers("parametrize"):
             names = each.args[0].split(",") if isinstance(each.args[0], str) else each.args[0]
-            for name in names[1:]:  # which change together with the first
-                del parameters[name.strip()]
+            first, *rest = (name.strip() for name in names)
+            parameters[first] = (call.params[first], *(parameters.pop(name) for name in rest))  # they change together
         numbers = {}
         for name, value in parameters.items():
             values = known[test, name]
-            if id(value) not in values:
-                values.append(id(value))
-            numbers[name] = values.index(id(value))
+            same = tuple(map(id, value)) if isinstance(value, tuple) else id(value)
+            if same not in values:
+                values.append(same)
+            numbers[name] = values.index(same)
         of_tests[test].append((item, numbers))
     found = set()
     for test, combinations in of_tests.items():

@@ -110,6 +110,7 @@ def test_help_and_version_end_with_0(capsys: pytest.CaptureFixture[str]) -> None
     assert end.value.code == 0
 
 
+@pytest.mark.slow
 def test_plan_devices_and_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run("plan", "-n", "2", folder=tmp_path)
     assert done.returncode == 0, done.stderr

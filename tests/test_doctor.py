@@ -97,6 +97,7 @@ def real(code: str = "print(doctor())", **environment: str) -> str:
 # This machine.
 
 
+@pytest.mark.slow
 def test_this_machine_is_ready_and_the_last_line_says_so() -> None:
     text, _, document = (
         real("import json; r = doctor(); print(r); print(json.dumps(r.to_dict()))").strip().rpartition("\n")
@@ -134,6 +135,7 @@ def test_driver_that_crashes_is_a_finding_with_its_words(tmp_path: Path) -> None
     assert text.splitlines()[-1] == "not ready: drivers"
 
 
+@pytest.mark.slow
 def test_driver_that_hangs_is_a_finding_in_time(tmp_path: Path) -> None:
     (tmp_path / "dpctl.py").write_text("import time\ntime.sleep(60)\n")
     began = time.monotonic()

@@ -57,6 +57,7 @@ def test_the_contracts_name_every_part_of_the_package() -> None:
     assert {part for part in parts if not any(f"{name}.".startswith(f"{part}.") for name in named)} == set()
 
 
+@pytest.mark.slow
 def test_private_names_of_scikit_learn_come_through_one_module() -> None:
     private = [
         f"{module}: {node.module}.{alias.name}"
@@ -87,6 +88,7 @@ def lines_of_functions(path: Path) -> dict[str, int]:
     return lines
 
 
+@pytest.mark.slow
 def test_functions_modules_and_folders_are_short() -> None:
     """A function fits on a screen; a kernel may take two, because a compiler sees more in one loop than in several."""
     files = [path.relative_to(ROOT) for _, path in modules()]

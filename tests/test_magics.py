@@ -40,6 +40,7 @@ def test_plan_starts_nothing_and_shows_the_place_of_each_engine(shell: Any) -> N
     assert not registry.clusters.running
 
 
+@pytest.mark.slow
 def test_devices_and_doctor_return_what_they_found(shell: Any) -> None:
     assert isinstance(magic(shell, "devices"), Devices)
     report = magic(shell, "doctor")
@@ -197,12 +198,14 @@ def test_words_are_completed_and_nothing_else_is_offered(shell: Any, line: str, 
     assert completions(shell, line) == words
 
 
+@pytest.mark.slow
 def test_names_of_python_are_still_completed(shell: Any) -> None:
     shell.user_ns["xpu_cluster_of_mine"] = 1
     assert "xpu_cluster_of_mine" in completions(shell, "print(xpu_cluster_o")
     assert "%xpu_cluster" in completions(shell, "%xpu_c")
 
 
+@pytest.mark.slow
 def test_defaults_are_configurable(shell: Any) -> None:
     shell.run_cell("%config XPUMagics.n = 3").raise_error()
     assert len(magic(shell, "plan").ranks) == 3

@@ -75,6 +75,7 @@ def test_an_attribute_that_is_missing_says_what_to_import(name: str, said: str) 
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_packages_are_there_after_the_import_of_xpulab() -> None:
     code = (
         "import sys, xpulab; assert not {'sklearn', 'numpy'} & {*sys.modules}; "

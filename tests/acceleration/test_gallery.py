@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).parent
 SCRIPTS = sorted(str(path) for path in (HERE / "gallery").glob("plot_*.py"))
 
@@ -30,6 +32,7 @@ def run(mode: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_gallery_prints_the_same_and_runs_on_the_engines() -> None:
     assert len(SCRIPTS) == 15
     plain, accelerated = run("plain"), run("accel")

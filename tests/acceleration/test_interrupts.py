@@ -35,6 +35,7 @@ def test_a_stopped_fit_goes_on_in_the_same_object(on_pair: xpulab.XPUCluster, tm
     assert "resume" not in vars(km)
 
 
+@pytest.mark.slow
 def test_new_engines_keep_accel_on_and_the_loss_of_all_ends_it() -> None:
     theirs = KMeans.fit
     others = xpulab.deploy.cluster.clusters.running.copy()

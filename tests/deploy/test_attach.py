@@ -118,7 +118,7 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
 def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPUCluster) -> None:
     _, status, messages, report = orphan.seen  # type: ignore[attr-defined]
     assert [engine.state for engine in status.engines] == ["KMeans.fit", "KMeans.fit"]
-    assert status.engines[0].iteration >= 1  # the board shows the last iteration every 50 ms, and the engines stand still
+    assert status.engines[0].iteration >= 1  # shown every 50 ms, and the engines stand still
     assert f"xpulab cluster {orphan.name}: running, 2 engines" in str(status)
     assert "detached" in str(status)
     assert any("waiting for KMeans.fit of process" in message and "iteration" in message for message in messages)

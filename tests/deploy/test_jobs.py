@@ -310,6 +310,7 @@ def test_the_plan_of_a_job(
     assert "#PBS -A &lt;b&gt;\n" in html
 
 
+@pytest.mark.slow
 def test_the_program_of_a_job_runs_as_long_as_it_hears_its_notebook() -> None:
     name = f"xpulab-test-{os.getpid()}"
     words = program("xpulab.deploy.jobs.holder")

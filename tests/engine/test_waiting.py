@@ -43,10 +43,9 @@ def test_beside_a_process_that_computes_a_rank_sleeps(slept: list[float]) -> Non
 def test_alone_on_its_core_a_rank_yields_for_a_while_and_then_sleeps(
     slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    yields: list[None] = []
-    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(None))
-    monkeypatch.setattr(waiting, "_switches", lambda: 7)
+    looks: list[None] = []  # before and after each yield, at how often the rank has made way
+    monkeypatch.setattr(waiting, "_switches", lambda: looks.append(None))
     pauses = waiting.Pauses(1.0, 0.25)
     for waited in (0.1, 0.9, 1.1):
         pauses.pause(waited)
-    assert (len(yields), slept) == (2, [0.25])
+    assert (len(looks), slept) == (4, [0.25])

@@ -111,6 +111,7 @@ def test_a_users_code_gets_ten_times_as_long_to_stand_still() -> None:
     assert found[61] == [1]
 
 
+@pytest.mark.slow
 def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
     computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -129,6 +130,7 @@ def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
             process.wait()
 
 
+@pytest.mark.slow
 def test_a_process_that_gets_a_part_of_a_core_is_heard_of_within_seconds() -> None:
     """The process computes for 20 ms of every 80 ms. It is heard of before a view would report its silence."""
     code = (

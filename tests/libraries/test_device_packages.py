@@ -14,12 +14,14 @@ def run(source: str, *before: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*before, sys.executable, "-c", source], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packages", ["dpctl", "dpnp", "dpctl.tensor", "dpnp, dpctl"])
 def test_packages_for_devices_are_imported_after_xpulab(packages: str) -> None:
     done = run(f"import xpulab, {packages}; import dpctl; print(dpctl.get_devices()[0].name != '')")
     assert done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.slow
 def test_ranks_of_a_plain_mpiexec_find_the_runtime() -> None:
     source = "import xpulab; import dpctl; from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(len(dpctl.__name__)))"
     done = run(source, str(oneapi.mpiexec()), "-hosts", "localhost", "-n", "2")

@@ -41,6 +41,7 @@ def test_the_ground_is_that_of_the_page_and_text_has_contrast_on_both(figure: Fi
             assert contrast(grey, 0x11 / 255) > 3.5
 
 
+@pytest.mark.slow
 def test_a_notebook_puts_no_slab_behind_it(figure: Figure) -> None:
     """JupyterLab draws a white or black ground if matplotlib-inline asks for one."""
     from matplotlib_inline.backend_inline import _fetch_figure_metadata

@@ -7,6 +7,7 @@ import io
 import json
 from datetime import datetime
 
+import pytest
 from reports import EVIL, Document, report
 
 from xpulab.report.history import History
@@ -68,6 +69,7 @@ def test_a_long_history_forgets_the_oldest_calls_and_keeps_their_numbers() -> No
     assert len(str(calls).splitlines()) == 52
 
 
+@pytest.mark.slow
 def test_long_fits_make_the_history_short() -> None:
     calls = History()
     for _ in range(32):

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MOST = 20  # files in a folder
 ENGINE = ROOT / "xpulab" / "engine"
@@ -88,6 +90,7 @@ def is_monkeypatch(node: ast.AST, patches: set[str]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_few_tests_patch_the_package_or_use_its_private_names() -> None:
     """A test uses what users, callers or the environment use, so that it holds for other code that does the same."""
     private, n_patches, uses = private_names_of_the_package(), 0, Counter[str]()

@@ -88,6 +88,7 @@ def test_in_turn() -> None:
 """
 
 
+@pytest.mark.slow
 def test_rounds_tell_what_failed_and_how_often(tmp_path: Path, environment: Callable[..., None]) -> None:
     (tmp_path / "test_it.py").write_text(UNSTEADY)
     command = [sys.executable, "-m", "tests.steady", str(tmp_path), "--rounds", "3", "--load", "1", "-n", "0"]

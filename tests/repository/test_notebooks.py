@@ -103,6 +103,7 @@ def test_a_new_heading_asks_for_a_new_run_and_a_new_number_does_not(monkeypatch:
     assert digest() != before
 
 
+@pytest.mark.slow
 def test_without_pytorch_the_notebook_about_it_ends_in_its_first_cell_and_says_what_to_install() -> None:
     if all(importlib.util.find_spec(name) for name in ("torch", "skorch")):
         pytest.skip("PyTorch and skorch are installed")
@@ -138,6 +139,7 @@ def test_cells_were_run_in_order_in_a_fresh_kernel(cells: list[Any]) -> None:
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
 
 
+@pytest.mark.slow
 def test_what_cells_import_comes_with_the_notebook_extra(cells: list[Any]) -> None:
     """The environment of binder/ has `xpulab[notebook]`. A notebook about PyTorch says what it needs besides."""
     requirements = [Requirement(line) for line in metadata.requires("xpulab") or []]

@@ -306,6 +306,7 @@ def test_install_twice_shows_once_and_uninstall_leaves_nothing(capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_saved_notebook_holds_the_final_report(tmp_path: Any) -> None:
     """In a real kernel, a thread draws, and the output must belong to the cell."""
     import nbformat

@@ -54,6 +54,7 @@ def pushed_to(found: list[tuple[str, Any]], messenger: str) -> list[Any]:
     return [output for outputs in ours for output in outputs]
 
 
+@pytest.mark.slow
 def test_a_page_gets_widgets_and_reports_while_a_cell_runs_but_only_if_it_asks(client: Any, tmp_path: Path) -> None:
     client.execute(RUN.format(ended=str(tmp_path / "ended")))
     before = messages(client, lambda found: len(of_kind(found, "update_display_data")) > 3)

@@ -114,6 +114,7 @@ def test_each_mpi_is_told_the_ports_by_variables(monkeypatch: pytest.MonkeyPatch
     }
 
 
+@pytest.mark.slow
 def test_a_script_and_a_plan_show_the_ports(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     script = tmp_path / "script.py"
     script.touch()

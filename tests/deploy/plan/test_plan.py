@@ -64,6 +64,7 @@ def test_default_is_one_engine_per_gpu_or_tile_else_one_on_the_cpu(name: str, ex
     assert not any(placement.shared for placement in answer.ranks)
 
 
+@pytest.mark.slow
 def test_more_than_8_engines_for_a_core_have_to_be_meant() -> None:
     probe = machine("cpu_only")
     cores = len(probe.logical_cores)

@@ -100,6 +100,7 @@ def test_driver_that_ends_the_process_is_an_error_with_its_status(driver: Path) 
         probe()
 
 
+@pytest.mark.slow
 def test_driver_that_hangs_is_an_error_in_time_and_its_process_is_gone(driver: Path, tmp_path: Path) -> None:
     driver.write_text(
         "import os, sys, time\n"

@@ -93,6 +93,7 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
     agent.end()
 
 
+@pytest.mark.slow
 def test_what_is_new_in_the_rings_comes_in_bounded_messages_twice_a_second(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

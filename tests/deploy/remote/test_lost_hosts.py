@@ -45,6 +45,7 @@ def logged(processes: Processes, text: str) -> None:
     (processes.folder / "log" / "mpiexec.log").write_text(text)
 
 
+@pytest.mark.slow
 def test_a_relay_that_was_killed_is_named(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
     processes, relay = relayed
     assert processes.lost_on_hosts() is None
@@ -115,6 +116,7 @@ def test_the_agent_of_a_silent_host_is_not_waited_for(tmp_path: Path) -> None:
     assert link.process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     engines = []
@@ -136,6 +138,7 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
             engine.wait()
 
 
+@pytest.mark.slow
 def test_an_agent_that_cannot_write_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "kept").mkdir()
@@ -206,6 +209,7 @@ def test_ssh_waits_less_for_a_host_while_a_call_waits() -> None:
     assert HURRIED < CONNECT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relayed", ["openmpi"], indirect=True)
 @pytest.mark.parametrize(
     ("log", "said"),

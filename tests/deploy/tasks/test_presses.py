@@ -39,7 +39,7 @@ def cell(*parts: tuple[str, str], **values: str) -> str:
 
 @pytest.fixture
 def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that a cell makes before it waits. The notebook makes one beside it when it has looked often after that."""
+    """A file that a cell makes before it waits. The notebook makes another when it has looked often."""
     made, looks, send = tmp_path / "ready", itertools.count(1), Board.signal
 
     def signal(board: Board, task: int) -> None:

@@ -20,6 +20,7 @@ from xpulab.sharing.board import Board
 from xpulab.sharing.folder import BOARD, write_private
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "what"), [(signal.SIGSTOP, "was stopped"), (signal.SIGKILL, "ended")])
 def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: str) -> None:
     with subprocess.Popen(["sleep", "100"]) as rank:
@@ -35,6 +36,7 @@ def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: s
         rank.kill()
 
 
+@pytest.mark.slow
 def test_an_ssh_of_mpiexec_that_ends_is_not_called_an_engine(tmp_path: Path) -> None:
     (tmp_path / "ssh").symlink_to("/bin/sleep")
     with subprocess.Popen([str(tmp_path / "ssh"), "0"]) as ssh:
@@ -45,6 +47,7 @@ def test_an_ssh_of_mpiexec_that_ends_is_not_called_an_engine(tmp_path: Path) -> 
         assert found == f"mpiexec's connection to another host (pid {ssh.pid}) ended"
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_for_a_moment_is_well() -> None:
     with subprocess.Popen(["sleep", "100"]) as rank:
         starting = Starting(silence=1.0)
@@ -57,6 +60,7 @@ def test_a_rank_that_is_stopped_for_a_moment_is_well() -> None:
         rank.kill()
 
 
+@pytest.mark.slow
 def test_the_agent_tells_of_a_rank_that_is_stopped_before_its_first_task(
     tmp_path: Path, environment: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

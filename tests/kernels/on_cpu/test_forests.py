@@ -89,6 +89,7 @@ def purity(y, w, criterion):
     return (sums * np.log2(np.maximum(sums, 1e-300) / sums.sum())).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error"])
 @pytest.mark.parametrize("d", [3, 6])
 def test_each_split_is_the_best_of_all(criterion, d):

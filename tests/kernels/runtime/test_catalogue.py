@@ -42,6 +42,7 @@ def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_kernel_is_in_the_catalogue_as_its_source_is_now(package: str) -> None:
     kernels = list(kernels_of(package))

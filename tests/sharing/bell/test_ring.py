@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def test_the_longest_message_leaves_its_neighbours_alone() -> None:
         ring.take(0)
 
 
+@pytest.mark.slow
 def test_writers_that_are_killed_leave_whole_messages_in_one_order(tmp_path: Path) -> None:
     """Processes write and are killed at any moment; each of three ranks reads the same whole messages."""
     block = SharedBlock.create(Ring.nbytes(3))

@@ -46,6 +46,7 @@ def test_the_nearest_pixel_with_rows() -> None:
         assert nearest_pixel(first, x, y, 12) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_corners", [3, 4, 7, 60])
 @pytest.mark.parametrize("size", [0.3, 2.0, 40.0])
