@@ -14,6 +14,7 @@ from xpulab.checks import check_array
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.estimator.proxy import Proxy
+from xpulab.estimator.rows import FLOATS
 
 __all__ = ["BasicStatistics"]
 
@@ -58,6 +59,7 @@ class BasicStatistics(Proxy, BaseEstimator):
     array([4., 6.])
     """
 
+    _one_d: ClassVar[bool] = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {"result_options": [StrOptions({"all", *OPTIONS}), list]}
 
     def __init__(self, result_options: str | list[str] = "all") -> None:
@@ -69,7 +71,7 @@ class BasicStatistics(Proxy, BaseEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
-        self, X: Any, y: npt.ArrayLike | ShardedArray | None = None, *, sample_weight: npt.ArrayLike | None = None
+        self, X: Any, y: npt.ArrayLike | ShardedArray | None = None, sample_weight: npt.ArrayLike | None = None
     ) -> BasicStatistics:
         """Compute the statistics of each column.
 
@@ -103,9 +105,11 @@ class BasicStatistics(Proxy, BaseEstimator):
             If the user interrupted the fit; nothing was fitted.
         """
         self._asked_for()
-        flat = not isinstance(X, ShardedArray) and (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) == 1
+        one_d = (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) == 1
+        flat = one_d and not getattr(X, "stays", False)  # the engines have a handle's rows in its shape
         if flat:
-            X = check_array(X, ensure_2d=False, dtype=[np.float64, np.float32]).reshape(-1, 1)
+            numbers: Any = X if isinstance(X, ShardedArray) else check_array(X, ensure_2d=False, dtype=FLOATS)
+            X = numbers.reshape(-1, 1)
         found = self._facts("fit", X, sample_weight, reset=True)
         self._show({name: value[0] for name, value in found.items()} if flat else found)
         return self

@@ -57,6 +57,7 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
     array([ 9., 12.])
     """
 
+    _one_d: ClassVar[bool] = False
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BasicStatistics._parameter_constraints,
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
@@ -106,19 +107,13 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
-        self,
-        X: npt.ArrayLike | ShardedArray,
-        y: npt.ArrayLike | ShardedArray | None = None,
-        sample_weight: npt.ArrayLike | None = None,
-        check_input: bool = True,
+        self, X: npt.ArrayLike | ShardedArray, sample_weight: npt.ArrayLike | None = None, check_input: bool = True
     ) -> IncrementalBasicStatistics:
         """Add rows to the statistics. If the call is interrupted, the statistics stay as they were.
 
         Parameters
         ----------
         X : array-like or ShardedArray of shape (n_samples, n_features)
-        y : None
-            Ignored; scikit-learn expects an argument in this position.
         sample_weight : array-like of shape (n_samples,), optional
             Factors of the rows, as in `fit`.
         check_input : bool, default=True

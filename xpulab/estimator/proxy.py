@@ -60,6 +60,8 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
     _rules: ClassVar[Mapping[str, Any]] = {}
     #: The arguments that differ again in methods of a fitted estimator.
     _later_rules: ClassVar[Mapping[str, Any]] = {}
+    #: Whether rows of one number each may have one dimension.
+    _one_d: ClassVar[bool] = False
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
     #: Bytes of the host's memory for each row of a call that reads them in passes; there must be so many.

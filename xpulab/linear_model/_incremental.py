@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import sklearn.linear_model
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import gen_batches
@@ -127,6 +129,33 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         penalties = np.full(len(mean) - n, self._penalty())
         coef, _, _ = shortest(r[:n, :n], r[:n, n:], penalties, n * np.finfo(np.float64).eps)
         self._set_line(coef, mean[:n], mean[n:], y, X.dtype)
+
+    def predict(  # type: ignore[override]  # sklearnex has y in the second position
+        self,
+        X: npt.ArrayLike | ShardedArray,
+        y: npt.ArrayLike | ShardedArray | None = None,
+        out: str | os.PathLike[str] | None = None,
+    ) -> np.ndarray:
+        """Predict targets with the linear model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        y : None
+            Ignored; sklearnex has an argument in this position.
+        out : path-like, optional
+            File for the result, as in `LinearRegression.predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_targets), of the dtype of X
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `LinearRegression.predict`.
+        """
+        return super().predict(X, out)
 
     def _plain(self) -> Any:
         raise NotImplementedError

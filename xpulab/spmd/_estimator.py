@@ -20,6 +20,8 @@ from xpulab.deploy.plan.probe import core_ranges
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
+from xpulab.spmd._constructors import attributes_of, meanings
+from xpulab.spmd._hyperparameters import hyperparameters_of
 from xpulab.spmd._local import LocalRows, checked, kind_of, on_host
 from xpulab.spmd._ranks import ProgramRanks, ranks
 
@@ -76,6 +78,7 @@ def on_ranks(proxy: type[Proxy]) -> type[Proxy]:
     """
     home = f"xpulab.spmd.{proxy.__module__.split('.')[1]}"
     namespace: dict[str, object] = {"__doc__": _described(proxy), "__module__": home}
+    namespace |= attributes_of(proxy) | hyperparameters_of(proxy.__name__)
     for name, method in inspect.getmembers(proxy, inspect.isfunction):
         parameters = list(inspect.signature(method).parameters)
         takes_rows = len(parameters) > 1 and parameters[1] in _ROWS
@@ -98,76 +101,76 @@ def _described(proxy: type[Proxy]) -> str:
         "Methods that take rows are called on all ranks, and take `queue`, as in sklearnex.spmd. X, y and the weights "
         "are\nNumPy, dpnp or dpctl arrays, with any number of rows. A result with one entry per row has the entries of "
         "the rank's\nrows, in an array of the kind of X. Attributes are NumPy arrays. They are the same on all ranks, "
-        f"except those\nwith one entry per row.\n\n{rest}"
+        f"except those\nwith one entry per row.\n{meanings(proxy)}\n{rest}"
     )
 
 
-def _with_queue(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a wrapper the name, the documentation and the signature of a method, and the argument `queue`."""
+def _with_queue(method: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a method with `queue` after the arguments of `sklearnex.spmd`; `out` is none of these."""
     signature = inspect.signature(method)
-    queue = inspect.Parameter("queue", inspect.Parameter.KEYWORD_ONLY, default=None)
-    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    last = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+    named = [p.replace(kind=p.KEYWORD_ONLY) if p.name == "out" else p for p in signature.parameters.values()]
+    queue = inspect.Parameter("queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+    return signature.replace(parameters=sorted([*named, queue], key=lambda p: p.kind))
 
-    def name(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-        wrapper = functools.wraps(method)(wrapper)
-        wrapper.__signature__ = signature.replace(parameters=[*parameters, queue, *last])  # type: ignore[attr-defined]
-        return wrapper
 
-    return name
+def _public(method: Callable[..., Any], call: Callable[[Proxy, inspect.BoundArguments], Any]) -> Callable[..., Any]:
+    """Return a method with a method's name and documentation that checks `queue`, and calls a function on all ranks."""
+    signature = _with_queue(method)
+
+    @functools.wraps(method)
+    def public(self: Proxy, *args: object, **kwargs: object) -> Any:
+        given = signature.bind(self, *args, **kwargs)
+        queue = given.arguments.pop("queue", None)
+        if isinstance(_rows_of(given), LocalRows):  # another method of xpulab calls this one
+            return method(*given.args, **given.kwargs)
+        here = ranks()
+
+        def work() -> Any:
+            _require_queue(here, queue)
+            return call(self, given)
+
+        return work() if here.busy else here.together(work)
+
+    public.__signature__ = signature  # type: ignore[attr-defined]
+    return public
+
+
+def _rows_of(given: inspect.BoundArguments) -> Any:
+    """Return the rows among the arguments of a call; None if there are none."""
+    return next((given.arguments[name] for name in _ROWS if name in given.arguments), None)
 
 
 def _own(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method that xpulab defines: it runs on the engines, and gets handles for the rows of all ranks."""
-    signature = inspect.signature(method)
 
-    @_with_queue(method)
-    def call(self: Proxy, *args: object, queue: dpctl.SyclQueue | None = None, **kwargs: object) -> Any:
-        here = ranks()
-        given = signature.bind(self, *args, **kwargs).arguments
-        X = next((given[name] for name in _ROWS if name in given), None)
-        if isinstance(X, LocalRows):  # another method of xpulab calls this one
-            return method(self, *args, **kwargs)
+    def call(self: Proxy, given: inspect.BoundArguments) -> Any:
+        X = _rows_of(given)
+        with _joined(ranks(), self, method.__name__, given):
+            return _like(X, method(*given.args, **given.kwargs))
 
-        def work() -> Any:
-            _require_queue(here, queue)
-            with _joined(here, self, method.__name__, signature, (self, *args), kwargs) as bound:
-                return _like(X, method(*bound.args, **bound.kwargs))
-
-        return work() if here.busy else here.together(work)
-
-    return call
+    return _public(method, call)
 
 
 def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method that scikit-learn defines: it computes with this rank's rows, and may call xpulab's methods."""
-    signature = inspect.signature(method)
 
-    @_with_queue(method)
-    def call(self: Proxy, *args: object, queue: dpctl.SyclQueue | None = None, **kwargs: object) -> Any:
-        here = ranks()
-        given = signature.bind(self, *args, **kwargs)
-        X = given.arguments.get("X")
+    def call(self: Proxy, given: inspect.BoundArguments) -> Any:
+        X = _rows_of(given)
+        for name, value in given.arguments.items():
+            if name in (*_ROWS, *_ALIGNED):
+                given.arguments[name] = on_host(value)
+        rows = given.arguments.get("X")
+        none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
+        if none and rows is not None:  # scikit-learn needs a row, and all ranks must call xpulab's methods together
+            given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
+        found = method(*given.args, **given.kwargs)
+        return _like(X, found[:0] if none else found)
 
-        def work() -> Any:
-            _require_queue(here, queue)
-            for name, value in given.arguments.items():
-                if name in (*_ROWS, *_ALIGNED):
-                    given.arguments[name] = on_host(value)
-            rows = given.arguments.get("X")
-            none = method.__name__ in _BY_ROW and isinstance(rows, np.ndarray) and rows.ndim == 2 and not len(rows)
-            if none and rows is not None:  # scikit-learn needs a row, and all ranks must call xpulab's methods together
-                given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
-            found = method(*given.args, **given.kwargs)
-            return _like(X, found[:0] if none else found)
-
-        return work() if here.busy else here.together(work)
-
-    return call
+    return _public(method, call)
 
 
 def _score(
-    self: Proxy, X: object, y: object, sample_weight: object = None, *, queue: dpctl.SyclQueue | None = None
+    self: Proxy, X: object, y: object, sample_weight: object = None, queue: dpctl.SyclQueue | None = None
 ) -> float:
     """Return a classifier's mean accuracy, or a regressor's coefficient of determination, for the rows of all ranks.
 
@@ -236,14 +239,7 @@ def _like(X: Any, result: object) -> Any:
 
 
 @contextlib.contextmanager
-def _joined(
-    here: ProgramRanks,
-    estimator: Proxy,
-    method: str,
-    signature: inspect.Signature,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-) -> Iterator[inspect.BoundArguments]:
+def _joined(here: ProgramRanks, estimator: Proxy, method: str, bound: inspect.BoundArguments) -> Iterator[None]:
     """Check that all ranks pass the same kinds of arguments, and replace arrays by handles for the rows of all ranks.
 
     Raises
@@ -251,7 +247,6 @@ def _joined(
     ValueError
         If the ranks called different methods, or passed different parameters, columns or dtypes.
     """
-    bound = signature.bind(*args, **kwargs)
     given = bound.arguments
     name = next((name for name in _ROWS if name in given), None)
     if name is not None and _get_output_config("transform", estimator)["dense"] != "default":
@@ -264,7 +259,7 @@ def _joined(
     columns = None
     if name is not None and given[name] is not None:
         columns = getattr(given[name], "columns", None)
-        arrays[name] = checked(given[name], name)
+        arrays[name] = checked(given[name], name, one_d=estimator._one_d)
         n = arrays[name].shape[0]
         for other in _ALIGNED:
             if given.get(other) is not None and np.ndim(value := on_host(given[other])):
@@ -288,7 +283,7 @@ def _joined(
         handles[key] = given[key] = LocalRows(here, array, bounds, key, columns if key == name else None)
     try:
         with _same_draws(every[0][2]):
-            yield bound
+            yield
     finally:
         for handle in handles.values():
             handle.forget()

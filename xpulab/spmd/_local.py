@@ -46,8 +46,10 @@ def on_host(X: object) -> Any:
     return X if module is None else module.asnumpy(X)
 
 
-def checked(X: Any, name: str) -> Any:
+def checked(X: Any, name: str, one_d: bool = False) -> Any:
     """Return rows of shape (n_samples, n_features) as float32 or float64, without moving them to or from a device.
+
+    With `one_d`, rows of one number each may also have the shape (n_samples,).
 
     Raises
     ------
@@ -56,8 +58,10 @@ def checked(X: Any, name: str) -> Any:
     """
     module = kind_of(X)
     if module is None:
-        return check_array(X, dtype=_FLOATS, ensure_all_finite=False, ensure_min_samples=0, input_name=name)
-    if X.ndim != 2:
+        return check_array(
+            X, dtype=_FLOATS, ensure_all_finite=False, ensure_min_samples=0, ensure_2d=not one_d, input_name=name
+        )
+    if X.ndim != 2 and not (one_d and X.ndim == 1):
         raise ValueError(
             f"Expected 2D array, got {X.ndim}D array instead: {name} has the shape {X.shape}. Reshape your data using "
             "array.reshape(-1, 1) if it has a single feature"
@@ -145,6 +149,10 @@ class LocalRows(ShardedArray):
     def forget(self) -> None:
         """Free the copy of the rows on the device."""
         self._rows = None
+
+    def reshape(self, *shape: int) -> LocalRows:
+        """Return the same numbers as rows of another width."""
+        return LocalRows(self.cluster, self.array.reshape(shape), self.bounds, self.argument, self.columns)
 
     def cast(self, dtype: DTypeLike) -> LocalRows:
         """Return these targets in the dtype of the rows."""
