@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from mpi4py import MPI
@@ -26,10 +27,13 @@ class Communicators:
         All ranks, within a task.
     ends : mpi4py.MPI.Intracomm
         All ranks, at the end of a task.
+    token : str
+        The same on all ranks, and on no other engines.
     """
 
     def __init__(self, helper: Helper | None) -> None:
         self._helper = helper
+        self.token: str = WORLD.bcast(uuid.uuid4().hex)
         self.tasks, self.ends = WORLD.Dup(), WORLD.Dup()
         self._of_ranks: dict[tuple[int, ...], Intracomm] = {}
         self._generation = 0

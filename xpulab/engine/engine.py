@@ -35,8 +35,8 @@ from xpulab.sharing.board import Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.hangs import Watch
-from xpulab.sharing.leaving import tell_exits
 from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.owner import tell_exits
 from xpulab.sharing.sources import Description, SharedArray, Source
 
 __all__ = ["ArrivedRows", "Engine", "Task", "this_engine", "warm_up", "warms_up"]

@@ -1,4 +1,4 @@
-"""Make a process end when the notebook that it serves ends, also if the notebook crashes; whether a process runs."""
+"""Make a process end with the notebook that it serves, also after a crash; how a process ends, and whether it runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-__all__ = ["RECORD", "end_with", "lives", "successors"]
+__all__ = ["RECORD", "end_with", "lives", "successors", "tell_exits"]
 
 #: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
 RECORD = "cluster.json"
@@ -26,6 +27,23 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def tell_exits(tell: Callable[[int], None]) -> None:
+    """Call a function with the exit status before this process leaves by `os._exit`. Forked children do not call it.
+
+    A launcher of MPI then ends the other ranks. Some launchers do not say which rank has left, and none does if its
+    status is 0.
+    """
+    leave, me = os._exit, os.getpid()
+
+    def _exit(status: int) -> NoReturn:
+        if os.getpid() == me:
+            with contextlib.suppress(Exception):  # nothing may keep the process
+                tell(status & 0xFF)
+        leave(status)
+
+    os._exit = _exit
 
 
 def end_with(pid: int, then: Callable[[], Sequence[int]] = list, last: Callable[[], object] = lambda: None) -> None:

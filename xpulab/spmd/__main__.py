@@ -24,7 +24,6 @@ from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.hangs import Watch
-from xpulab.sharing.leaving import tell_exits
 
 if TYPE_CHECKING:
     from xpulab.sharing.board import Board
@@ -78,7 +77,7 @@ def main() -> None:
     oneapi.load()
     if run is not None:
         _watch(run)
-        tell_exits(functools.partial(_tell_exit, run))
+        owner.tell_exits(functools.partial(_tell_exit, run))
     with libmpi.checked_at_import(run["mpi"]) if run is not None else contextlib.nullcontext():
         status = _run(options.script, options.arguments)
     sys.stdout.flush()

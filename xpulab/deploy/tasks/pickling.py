@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 
+from xpulab.sharing.classes import dumps
+
 __all__ = ["by_value", "packed"]
 
 _pickling = threading.Lock()  # which modules are pickled by value is a setting of the whole process
@@ -38,17 +40,17 @@ def by_value(thing: Any, owners: Iterable[Any], **options: Any) -> bytes:
     owners : iterable
         Functions and classes. The code of their modules is included, unless it is installed and engines can import it.
     **options : Any
-        Arguments of `cloudpickle.dumps`.
+        Arguments of `xpulab.sharing.classes.dumps`.
     """
     names = {getattr(owner, "__module__", "") or "" for owner in owners}
     modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and _is_users(sys.modules[name])]
     if not modules:
-        return bytes(cloudpickle.dumps(thing, **options))
+        return dumps(thing, **options)
     with _pickling:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return bytes(cloudpickle.dumps(thing, **options))
+            return dumps(thing, **options)
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from xpulab.data import Holder, Outgoing, ShardedArray
@@ -16,6 +15,7 @@ from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.names import Names
 from xpulab.deploy.tasks.rows import RowsOnEngines
 from xpulab.exceptions import UsageError
+from xpulab.sharing.classes import dumps
 from xpulab.sharing.memory import shared_or_sent
 from xpulab.sharing.sources import Pickled, Source, bounds_of
 from xpulab.sharing.variables import GIVEN
@@ -181,7 +181,7 @@ class VariablesOnEngines:
             return replace(outgoing.send_rows(rows, bounds_of(len(array), len(ranks))), shape=array.shape)
         buffers: list[pickle.PickleBuffer] = []
         try:
-            head = cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+            head = dumps(thing, protocol=5, buffer_callback=buffers.append)
         except Exception as error:
             raise TypeError(f"{name} cannot be sent to the engines: {error}") from error
         return {"pickle": head, "buffers": shared_or_sent(buffers, outgoing.send)}

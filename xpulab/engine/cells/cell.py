@@ -12,7 +12,6 @@ import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import numpy as np
 from IPython.lib.pretty import pretty
 from mpi4py import MPI
@@ -22,11 +21,12 @@ from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import measured, pickled, queue_of
 from xpulab.engine.cells.users_code import answer_of
 from xpulab.engine.dataset import pieces, rows_of
-from xpulab.engine.engine import Engine, Task
+from xpulab.engine.engine import Engine, Task, this_engine
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.sparse_products import HostMatrix
+from xpulab.sharing import classes
 from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.memory import SharedBlock, shared_or_sent
 from xpulab.sharing.sources import HandleRows, Pickled, SharedRows
@@ -87,6 +87,7 @@ def run(
     with measured(profile) as found:
         _prepare(namespace, task, ranks)
         answer = answer_of(task, transcripts[task.comm.rank], code)
+    _name_classes()
     answer |= found
     if "matplotlib.figure" in sys.modules:
         answer["figures"] = _figures().taken()
@@ -190,7 +191,7 @@ def _figures() -> Any:
     return importlib.import_module("xpulab.engine.cells.figures")
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(classes.Pickler):
     """Pickle arrays on the device as NumPy arrays, because the notebook has neither dpnp nor dpctl."""
 
     def reducer_override(self, thing: object) -> Any:
@@ -201,7 +202,7 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(thing)
 
 
-class _Traveller(cloudpickle.Pickler):
+class _Traveller(classes.Pickler):
     """Pickle arrays on the device so that they become arrays on the device of another rank."""
 
     def reducer_override(self, thing: object) -> Any:
@@ -234,6 +235,16 @@ def _thing(message: bytes | memoryview) -> Any:
     return pickle.loads(message)
 
 
+def _name_classes() -> None:
+    """Give the classes of the present cell, or of those before, the keys that they have on each rank of it."""
+    if (engine := this_engine()) is not None:
+        task = engine.task
+        while task is not None and task.outer is not None:
+            task = task.outer
+        classes.name_all(engine.namespace, f"{engine.communicators.token} {0 if task is None else task.number}")
+
+
+classes.found_by(_name_classes)
 MPI.pickle.__init__(_message, _thing)  # type: ignore[misc]
 
 

@@ -21,6 +21,7 @@ import cloudpickle
 
 from xpulab.engine.engine import this_engine
 from xpulab.engine.interruptible import KINDS
+from xpulab.sharing.classes import dumps
 
 __all__ = ["children_end_here"]
 
@@ -91,7 +92,7 @@ def _reduced(pickler: ForkingPickler, thing: object) -> Any:
     forks = method == "fork" and get_spawning_popen() is None  # asking without allow_none would fix the method
     if engine is not None and forks and _of_a_cell(engine.namespace, name) is thing:
         return _of_this_process, (name,)
-    return cloudpickle.loads, (cloudpickle.dumps(thing),)
+    return cloudpickle.loads, (dumps(thing),)
 
 
 def _of_a_cell(namespace: Mapping[str, Any], name: str) -> Any:
