@@ -113,10 +113,14 @@ LAYOUTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("few", [1, 1 << 18], ids=["long", "short"])
+@pytest.mark.parametrize(
+    ("few", "most"), [(1, 1 << 30), (1, 16), (1 << 18, 1 << 30)], ids=["long", "in several messages", "short"]
+)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject, cluster: xpulab.XPUCluster) -> None:
+def test_arrays_of_any_layout_in_every_collective(
+    few: int, most: int, data: st.DataObject, cluster: xpulab.XPUCluster
+) -> None:
     shape = data.draw(st.tuples(st.integers(0, 5), st.integers(1, 4)))
     dtype = data.draw(st.sampled_from(["f8", "f4", "i8", "i4", "i1"]))
     layouts = data.draw(st.lists(st.sampled_from(list(LAYOUTS)), min_size=cluster.size, max_size=cluster.size))
@@ -134,8 +138,8 @@ def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject,
             return layout_of[layouts[rank]](array)
 
         comm, rank = here.task.comm, here.task.comm.rank
-        mine, before = values(rank, *shape), module._FEW
-        module._FEW = few
+        mine, before = values(rank, *shape), (module._FEW, module._MOST)
+        module._FEW, module._MOST = few, most
         try:
             return {
                 "allreduce": comm.allreduce(laid(mine)),
@@ -143,17 +147,19 @@ def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject,
                 "of one row": comm.allreduce(laid(values(rank, 1, 3))[0]),
                 "of no dimension": comm.allreduce(np.asarray(mine.sum(), dtype)),
                 "reduce": comm.reduce(laid(mine)),
+                "sum_of_share": comm.sum_of_share(laid(values(rank, 2 * comm.size, 3))),
                 "allgather_arrays": comm.allgather_arrays(laid(values(rank, 5, 1))[:, 0]),
                 "bcast_array": comm.bcast_array(laid(mine)),
                 "gather_blocks": comm.gather_blocks(laid(values(rank, rank, 1))[:, 0]),
                 "exchange_rows": comm.exchange_rows(laid(values(rank, counts[rank].sum(), 3)), counts[rank]),
             }
         finally:
-            module._FEW = before
+            module._FEW, module._MOST = before
 
     every = [values(rank, *shape) for rank in range(cluster.size)]
     total = np.sum(every, axis=0, dtype=dtype)
     parts = [np.split(values(rank, counts[rank].sum(), 3), np.cumsum(counts[rank])[:-1]) for rank in range(len(counts))]
+    shares = np.sum([values(one, 2 * cluster.size, 3) for one in range(cluster.size)], axis=0, dtype=dtype)
     for rank, found in enumerate(cluster.run(exchange)):
         expected = {
             "allreduce": total,
@@ -161,6 +167,7 @@ def test_arrays_of_any_layout_in_every_collective(few: int, data: st.DataObject,
             "of one row": np.sum([values(one, 1, 3)[0] for one in range(cluster.size)], axis=0, dtype=dtype),
             "of no dimension": np.asarray(total.sum(dtype=dtype)),
             "reduce": total if rank == 0 else None,
+            "sum_of_share": shares[2 * rank : 2 * rank + 2],
             "allgather_arrays": np.array([values(one, 5, 1)[:, 0] for one in range(cluster.size)]),
             "bcast_array": every[0],
             "gather_blocks": np.concatenate([values(one, one, 1)[:, 0] for one in range(cluster.size)])

@@ -6,9 +6,9 @@ the exception of another rank. There are two kinds of collectives:
 - A message of few bytes goes to all ranks in one exchange that does not block. Each rank adds the moment of its
   arrival. `wait` is the time until the last rank arrived, and `communicate` is the time from then on. Between hosts,
   whose clocks differ, a barrier that does not block shows when all ranks have arrived.
-- A longer message begins with a barrier that does not block. The collective after it is an ordinary one of MPI. From
-  the barrier to the end of the collective, Ctrl-C in a user's code is held back, because the other ranks rely on this
-  one to take part.
+- A longer message begins with a barrier that does not block. The collective after it is an ordinary one of MPI, or
+  several if the message is very long. From the barrier to the end of the last one, Ctrl-C in a user's code is held
+  back, because the other ranks rely on this one to take part.
 
 At the end of a task the ranks meet on a separate communicator. A rank that ends its task early therefore never matches
 a collective in which another rank still is.
@@ -17,7 +17,7 @@ a collective in which another rank still is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +38,9 @@ _NAP = 20e-6  # seconds of sleep between two later polls
 #: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
 #: programs, and on a busy core it can take 100 ms.
 _FEW = 1 << 20
+#: Most bytes of a message. Open MPI 5.0 refuses messages of 2 GiB and more, where others take them, and counts of MPI
+#: end at 2**31.
+_MOST = 1 << 30
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
 
@@ -109,25 +112,37 @@ class Communicator:
         if self.size * values.nbytes <= _FEW:
             every = self.allgather_arrays(values.ravel())
             return op.reduce(every, axis=0, dtype=values.dtype).reshape(values.shape)
-        result = np.empty_like(values)
+        flat, result = values.reshape(-1), np.empty(values.size, values.dtype)
 
         def reduce() -> None:
-            self._comm.Reduce(values, result, _OPS[op], 0)
-            self._comm.Bcast(result, 0)
+            for part in _parts(flat.size, flat.itemsize):
+                self._comm.Reduce(flat[part], result[part], _OPS[op], 0)
+                self._comm.Bcast(result[part], 0)
 
-        return self._together(reduce, result)
+        return self._together(reduce, result.reshape(values.shape))
 
     def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Sum arrays of one shape and dtype over the ranks. Only `root` gets the sum; the other ranks get None."""
-        values = _in_order(values)
-        result = np.empty_like(values) if self.rank == root else None
-        return self._together(lambda: self._comm.Reduce(values, result, MPI.SUM, root), result)
+        flat = _in_order(values).reshape(-1)
+        result = np.empty(flat.size if self.rank == root else 0, values.dtype)
+
+        def reduce() -> None:
+            for part in _parts(flat.size, flat.itemsize):
+                self._comm.Reduce(flat[part], result[part] if self.rank == root else None, MPI.SUM, root)
+
+        self._together(reduce)
+        return result.reshape(values.shape) if self.rank == root else None
 
     def sum_of_share(self, values: np.ndarray) -> np.ndarray:
         """Sum arrays of shape (size * m, k) over the ranks, and return m rows of the sum: rank r has the r-th part."""
-        values = _in_order(values)
-        result = np.empty((len(values) // self.size, *values.shape[1:]), values.dtype)
-        return self._together(lambda: self._comm.Reduce_scatter_block(values, result, MPI.SUM), result)
+        shares = _in_order(values).reshape(self.size, -1, values.shape[1])
+        result = np.empty(shares.shape[1:], values.dtype)
+
+        def reduce() -> None:
+            for part in _parts(len(result), shares[:, :1].nbytes):
+                self._comm.Reduce_scatter_block(_in_order(shares[:, part]), result[part], MPI.SUM)
+
+        return self._together(reduce, result)
 
     def exclusive_sums(self, value: float) -> np.ndarray:
         """Sum `value` over the ranks before each rank, and over all ranks: float64 of shape (size + 1,).
@@ -144,7 +159,7 @@ class Communicator:
         if self.size * values.nbytes > _FEW or not as_float64:
             values = _in_order(values)
             every = np.empty((self.size, len(values)), values.dtype)
-            return self._together(lambda: self._comm.Allgather(values, every), every)
+            return self._together(lambda: self._gather_parts(values, every), every)
         if not self._one_host:
             self._arrive(self._comm)
         entered = time.perf_counter()
@@ -173,16 +188,27 @@ class Communicator:
     def bcast_array(self, values: np.ndarray, root: int = 0) -> np.ndarray:
         """Return the values of `root` on all ranks. On the other ranks, `values` has the same shape and dtype."""
         found = _in_order(values) if self.rank == root else np.empty_like(values, order="C")
-        return found if self.size == 1 else self._together(lambda: self._comm.Bcast(found, root), found)
+        flat = found.reshape(-1)
+
+        def send() -> None:
+            for part in _parts(flat.size, flat.itemsize):
+                self._comm.Bcast(flat[part], root)
+
+        return found if self.size == 1 else self._together(send, found)
 
     def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Join one-dimensional blocks of different lengths in the order of the ranks. Only `root` gets the result."""
         block = _in_order(block)
         counts = self.allgather(len(block))
         joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
-        return self._together(
-            lambda: self._comm.Gatherv(block, [joined, counts] if joined is not None else None, root), joined
-        )
+
+        def gather() -> None:
+            for part in _parts(max(counts), self.size * block.itemsize):
+                into = None if joined is None else [joined, _within(part, np.array(counts))]
+                self._comm.Gatherv(block[part], into, root)
+
+        self._together(gather)
+        return joined
 
     def exchange_rows(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Send rows to each rank, and receive rows from each rank (MPI's Alltoallv).
@@ -205,17 +231,27 @@ class Communicator:
         every = self.allgather_arrays(np.asarray(counts, np.int64))
         came = every[:, self.rank]
         found = np.empty((int(came.sum()), rows.shape[1]), rows.dtype)
-        # MPI counts rows, not bytes: its counts end at 2**31.
         row = MPI.BYTE.Create_contiguous(rows.shape[1] * rows.itemsize).Commit()
 
         def exchange() -> None:
-            sent = [rows, (every[self.rank].tolist(), _offsets(every[self.rank])), row]
-            self._comm.Alltoallv(sent, [found, (came.tolist(), _offsets(came)), row])
+            for part in _parts(int(every.max()), row.size):
+                sent = [rows, _within(part, every[self.rank]), row]
+                self._comm.Alltoallv(sent, [found, _within(part, came), row])
 
         try:
             return self._together(exchange, found)
         finally:
             row.Free()
+
+    def _gather_parts(self, values: np.ndarray, every: np.ndarray) -> None:
+        """Collect arrays of shape (m,) in `every`, of shape (size, m)."""
+        for part in _parts(len(values), self.size * values.itemsize):
+            place = every[:, part]
+            whole = place.flags.c_contiguous
+            found = place if whole else np.empty_like(place, order="C")
+            self._comm.Allgather(values[part], found)
+            if not whole:
+                place[:] = found
 
     def _together(self, collective: Callable[[], Any], result: object = None) -> Any:
         """Wait until every rank has arrived, run the collective, and add up the time of both."""
@@ -283,6 +319,13 @@ def _in_order(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, order="C")
 
 
-def _offsets(counts: np.ndarray) -> list[int]:
-    """Return the first index of each part."""
-    return [0, *np.cumsum(counts)[:-1].tolist()]
+def _parts(n: int, nbytes: int) -> Iterator[slice]:
+    """Yield slices of `n` items of so many bytes, each of at most `_MOST` bytes, or one item."""
+    step = max(1, _MOST // max(1, nbytes))
+    return (slice(first, min(first + step, n)) for first in range(0, n, step))
+
+
+def _within(part: slice, counts: np.ndarray) -> tuple[list[int], list[int]]:
+    """Return how many items of each rank are in this part of the rank's block, and the index of the first of them."""
+    before = np.minimum(counts, part.start)
+    return (np.minimum(counts, part.stop) - before).tolist(), (np.cumsum(counts) - counts + before).tolist()
