@@ -49,10 +49,14 @@ class JupyterServer:
         environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "binder")
         options = [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--allow-root", "--no-browser"]
         options += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.folder}"]
-        # The answer to JupyterLab's question about news, which would otherwise cover a part of the page.
-        answers = folder / "settings_dir/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
-        answers.parent.mkdir(parents=True)
-        answers.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        # JupyterLab's question about news would cover a part of the page; and it shows no names that come after 1 s.
+        for name, settings in {
+            "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+            "completer-extension/manager": {"providerTimeout": 60_000},
+        }.items():
+            file = folder / f"settings_dir/@jupyterlab/{name}.jupyterlab-settings"
+            file.parent.mkdir(parents=True)
+            file.write_text(json.dumps(settings))
         self._log = folder / "server.log"
         self._environment = environment
         with self._log.open("wb") as log:

@@ -38,8 +38,7 @@ _NAP = 20e-6  # seconds of sleep between two later polls
 #: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
 #: programs, and on a busy core it can take 100 ms.
 _FEW = 1 << 20
-#: Most bytes of a message. Open MPI 5.0 refuses messages of 2 GiB and more, where others take them, and counts of MPI
-#: end at 2**31.
+#: Most bytes of a message. Open MPI 5.0 refuses to send 2**31 items at once, such as bytes, which others do.
 _MOST = 1 << 30
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}

@@ -31,6 +31,7 @@ from xpulab.deploy.network.addresses import interface_with, reached_at
 from xpulab.deploy.remote.clocks import Lateness
 from xpulab.deploy.remote.messages import OF_OTHERS, FromAgent, FromRelay, Lines, RankState, Start
 from xpulab.deploy.watch.descendants import kill, marked
+from xpulab.deploy.watch.first import FirstToEnd
 from xpulab.deploy.watch.leftovers import remove_leftovers
 from xpulab.deploy.watch.silence import Signs
 from xpulab.deploy.watch.starting import Starting
@@ -84,6 +85,7 @@ class _Agent:
         self.starting: Starting | None = Starting(start["silence"])  # None after the first task
         self.signs: Signs | None = None
         self.watched: dict[int, int] = {}  # descriptor -> rank
+        self.first: FirstToEnd | None = None  # of them
         self.launchers: set[psutil.Process] = set()
         self.engines: set[int] = set()
         self.logs: dict[Path, int] = {}
@@ -182,6 +184,7 @@ class _Agent:
                 self.watched[os.pidfd_open(pid)] = rank
             with contextlib.suppress(psutil.Error):
                 self.launchers |= {each for each in psutil.Process(pid).parents() if each.name().startswith(_LAUNCHERS)}
+        self.first = FirstToEnd(self.watched)
 
     def _interrupt(self, records: Any) -> None:
         """Send SIGINT to the ranks whose user's code was asked to end."""
@@ -297,8 +300,8 @@ def _serve(agent: _Agent, lines: Lines[FromRelay], messages: list[FromRelay], po
                 poll.register(descriptor, select.POLLIN)
                 known.add(descriptor)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * STEP)}
-            if gone := sorted(agent.watched[descriptor] for descriptor in ready & known):
-                say({"gone": gone})
+            if ready & known and agent.first is not None:
+                say({"gone": sorted(agent.watched[descriptor] for descriptor in agent.first())})
                 for descriptor in ready & known:
                     poll.unregister(descriptor)
         messages = lines.read()

@@ -32,6 +32,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.remote.agent import STEP, board_of
 from xpulab.deploy.remote.clocks import Lateness, ahead
 from xpulab.deploy.remote.messages import OF_OTHERS, FromAgent, FromRelay, Lines, Lost, Start
+from xpulab.deploy.watch.first import FirstToEnd
 from xpulab.sharing import owner
 from xpulab.sharing.board import ITERATION, Board
 from xpulab.sharing.folder import HOST, write_private
@@ -208,6 +209,7 @@ class _Relay:
         self.board: Board | None = None
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
+        self.first: FirstToEnd | None = None  # of them
         self._files = list(_FILES)
 
     def step(self, poll: select.poll) -> None:
@@ -220,8 +222,8 @@ class _Relay:
             for message in link.lines.read():
                 link.heard = time.monotonic()
                 self._take(link, message)
-        if gone := sorted(self.watched[descriptor] for descriptor in ready & self.watched.keys()):
-            raise _LostError(Lost(ranks=tuple(gone)))
+        if ready & self.watched.keys() and self.first is not None:
+            raise _LostError(Lost(ranks=tuple(sorted(self.watched[descriptor] for descriptor in self.first()))))
         for link in self.links:
             if not link.lines.open:
                 raise _LostError(Lost(f"the connection to {link.host} ended"))
@@ -270,6 +272,8 @@ class _Relay:
             for rank in self.ranks:
                 with contextlib.suppress(ProcessLookupError):
                     self.watched[os.pidfd_open(int(self.board.every["pid"][rank]))] = rank
+            if self.watched:
+                self.first = FirstToEnd(self.watched)
 
     def _tell(self) -> None:
         """Tell every agent which tasks should stop, and in which tasks a rank has failed, has ended, or waits."""

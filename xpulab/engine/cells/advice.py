@@ -47,6 +47,11 @@ _NOT_COMPILED = (
     f"The device's compiler refused the program, and dpctl does not pass on the reason. {_TAKERS}. If the device takes "
     "OpenCL C, there is a mistake in the source.\n"
 )
+_TOO_MANY = (
+    "If this sends an object of 2 GiB or more, or an array of as many items: Open MPI takes none so large. Send it in "
+    "parts, such as slices of an array, or use another MPI; type %xpu_cluster stop, and then %xpu_cluster start --mpi "
+    "intel, or xpulab run --mpi intel.\n"
+)
 
 
 def advice(error: BaseException) -> str:
@@ -64,6 +69,8 @@ def advice(error: BaseException) -> str:
     """
     if type(error).__name__ == "SyclProgramCompilationError":
         return _NOT_COMPILED
+    if _is_of_open_mpi(error) and str(error).startswith("MPI_ERR_ARG"):
+        return _TOO_MANY
     if isinstance(error, ImportError) and sys.version_info >= (3, 12):
         # For "from package import module", name is the package and name_from the module.
         missing = ".".join(filter(None, (error.name, error.name_from)))
@@ -72,3 +79,8 @@ def advice(error: BaseException) -> str:
         if missing.startswith("dpctl.tensor"):
             return _NO_DPCTL_TENSOR
     return ""
+
+
+def _is_of_open_mpi(error: BaseException) -> bool:
+    loaded = sys.modules.get("mpi4py.MPI")
+    return loaded is not None and isinstance(error, loaded.Exception) and bool(loaded.get_vendor()[0] == "Open MPI")
