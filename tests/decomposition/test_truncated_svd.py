@@ -9,7 +9,7 @@ import pytest
 import sklearn.decomposition
 
 from xpulab import XPUCluster
-from xpulab.decomposition import TruncatedSVD
+from xpulab.decomposition import PCA, TruncatedSVD
 
 pytestmark = pytest.mark.cluster
 
@@ -59,3 +59,13 @@ def test_too_many_components(pair: XPUCluster, monkeypatch: Any) -> None:
     pair.activate()
     with pytest.raises(ValueError, match=r"n_components\(10\) must be <= n_features\(9\)"):
         TruncatedSVD(10).fit(np.ones((20, 9)))
+
+
+@pytest.mark.parametrize("estimator", [PCA(2, svd_solver="arpack"), TruncatedSVD(2, algorithm="arpack")])
+def test_arpack_draws_as_in_scikit_learn(on_pair: XPUCluster, estimator: Any) -> None:
+    X, state = np.random.default_rng(0).normal(size=(20, 6)), np.random.RandomState(0)
+    estimator.set_params(random_state=state).fit(X)
+    left = state.uniform()
+    state.seed(0)
+    estimator.unfitted_sklearn().fit(X)
+    assert left == state.uniform()

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import xpulab
-from xpulab.cluster import DBSCAN, KMeans
+from xpulab.cluster import DBSCAN, KMeans, MiniBatchKMeans
 from xpulab.decomposition import PCA
 from xpulab.ensemble import RandomForestRegressor
 from xpulab.linear_model import Lasso, LinearRegression, LogisticRegression
@@ -106,3 +106,9 @@ def test_the_row_in_targets_of_any_kind(
 def test_the_row_in_labels_and_weights(on_pair: xpulab.XPUCluster, call: Callable[[Any], Any]) -> None:
     with pytest.raises(ValueError, match=r"NaN(.|\n)*The first such value is in row 11\.$"):
         call(Y)
+
+
+@pytest.mark.parametrize("estimator", [KMeans, MiniBatchKMeans])
+def test_the_place_in_centres_that_a_user_gives(on_pair: xpulab.XPUCluster, estimator: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)contains NaN.*row 2, column 2"):
+        estimator(3, init=BAD[5:8], n_init=1).fit(X)

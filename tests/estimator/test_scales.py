@@ -1,4 +1,8 @@
-"""Rows whose squares are below or above the range of their dtype give the results of ordinary rows, times the scale."""
+"""Rows that a dtype holds badly.
+
+Those whose squares are below or above its range give the results of ordinary rows, times the scale. Rows of float32
+after a fit in float64 are not rounded before they are computed, as in scikit-learn.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import sklearn.neighbors
 from scipy import sparse
 
 import xpulab
-from xpulab import cluster, covariance, decomposition, linear_model, neighbors
+from xpulab import cluster, covariance, decomposition, linear_model, mixture, naive_bayes, neighbors
 from xpulab.basic_statistics import BasicStatistics
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
@@ -167,3 +171,50 @@ def test_estimators_that_need_squares_of_float64_refuse_rows_whose_squares_are_t
     for model in (linear_model.Lasso(), linear_model.ElasticNetCV(cv=3), linear_model.RidgeCV(cv=3)):
         with pytest.raises(ValueError, match="squares are too large for float64"):
             model.fit(X, y)
+
+
+PRECISE = RNG.normal(size=(200, 4)) * [1, 2, 3, 4] + 1e5
+LINE = PRECISE @ [1.0, 2.0, 3.0, 4.0]
+LABELS = np.greater(LINE, LINE.mean())
+LATER = PRECISE.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "method"),
+    [
+        (linear_model.LinearRegression(), LINE, "predict"),
+        (linear_model.Ridge(), np.stack([LINE, -LINE], axis=1), "predict"),
+        (linear_model.RidgeCV(), LINE, "predict"),
+        (linear_model.Lasso(0.1), LINE, "predict"),
+        (linear_model.LogisticRegression(), LABELS, "predict_proba"),
+        (decomposition.PCA(2), None, "transform"),
+        (decomposition.PCA(2), None, "score_samples"),
+        (decomposition.IncrementalPCA(2), None, "transform"),
+        (decomposition.TruncatedSVD(2), None, "transform"),
+        (cluster.KMeans(3, random_state=0), None, "transform"),
+        (cluster.MiniBatchKMeans(3, random_state=0), None, "transform"),
+        (mixture.GaussianMixture(2, random_state=0), None, "score_samples"),
+        (naive_bayes.GaussianNB(), LABELS, "predict_log_proba"),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else value if isinstance(value, str) else "",
+)
+def test_later_rows_of_float32_are_computed_in_the_dtype_of_the_fit(
+    on_pair: xpulab.XPUCluster, estimator: Any, y: Any, method: str
+) -> None:
+    estimator.fit(PRECISE, y)
+    expected = getattr(estimator, method)(LATER.astype(np.float64))
+    assert getattr(estimator.to_sklearn(), method)(LATER).dtype == np.float64
+    for rows in (LATER, on_pair.scatter(LATER)):
+        found = getattr(estimator, method)(rows)
+        found = found.gather() if isinstance(found, xpulab.ShardedArray) else found
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_rows_that_are_projected_back(on_pair: xpulab.XPUCluster) -> None:
+    pca = decomposition.PCA(2).fit(PRECISE)
+    back = pca.transform(PRECISE).astype(np.float32)
+    expected = pca.to_sklearn().inverse_transform(back)
+    for rows in (back, on_pair.scatter(back)):
+        found = pca.inverse_transform(rows)
+        np.testing.assert_allclose(np.asarray(found if rows is back else found.gather()), expected, rtol=1e-12)

@@ -15,12 +15,14 @@ from sklearn.base import clone
 from tables import error, reference, table
 
 import xpulab
-from xpulab.linear_model import LinearRegression, Ridge
+from xpulab.linear_model import LinearRegression, Ridge, RidgeCV
 
 #: Since scikit-learn 1.7, singular values below a tolerance count as zero.
 EXACT: dict[str, Any] = {"tol": 0} if hasattr(LinearRegression(), "tol") else {}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
+
+_RNG = np.random.default_rng(0)
 
 few = pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
 
@@ -90,6 +92,17 @@ def test_wide_rows_and_constant_columns(shape: tuple[int, int], fit_intercept: b
         if ours is LinearRegression:
             assert mine.rank_ == other.rank_
             np.testing.assert_allclose(mine.singular_, other.singular_, atol=1e-9)
+
+
+@few
+@pytest.mark.parametrize(
+    "estimator", [LinearRegression(), Ridge(), Ridge(fit_intercept=False), RidgeCV(), RidgeCV(cv=3)]
+)
+def test_rows_of_many_columns_need_no_products_of_all_columns(estimator: Any) -> None:
+    X, y = _RNG.normal(size=(20, 2000)), _RNG.normal(size=20)
+    ours = clone(estimator).fit(X, y)
+    assert "QR factorization" in str(ours.report_.notes)
+    np.testing.assert_allclose(ours.coef_, ours.unfitted_sklearn().fit(X, y).coef_, rtol=1e-8, atol=1e-12)
 
 
 @few

@@ -98,6 +98,13 @@ def test_scores_of_rows_of_any_size_and_distance_from_zero(
     assert getattr(metrics, name)(moved, labels) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("scale", [-600, 510, 600, 1000])
+def test_a_ratio_of_distances_whose_squares_no_number_holds(scale: int, on_pair: xpulab.XPUCluster) -> None:
+    X, y = blobs()
+    expected = sklearn.metrics.davies_bouldin_score(X, y)
+    assert metrics.davies_bouldin_score(X * 2.0**scale, y) == pytest.approx(expected, rel=1e-9)
+
+
 def test_clusters_that_are_points_have_the_scores_of_scikit_learn(on_pair: xpulab.XPUCluster) -> None:
     labels = np.repeat([0, 1], [1000, 777])
     for X in (np.full((1777, 3), 0.1), np.where(labels, 0.1, 0.3)[:, None] * np.ones(3)):

@@ -152,6 +152,25 @@ def test_the_type_of_an_accuracy_is_that_of_the_installed_scikit_learn(
     assert type(found) is type(expected)
 
 
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64])
+def test_integers_that_float64_would_round_stay_apart(on_pair: Any, dtype: Any) -> None:
+    first = 2**60 if dtype is np.int64 else 2**64 - 10
+    truth = np.array([first + i % 3 for i in range(12)], dtype)
+    scores = np.eye(3)[np.arange(12) % 3] * 0.7 + 0.1
+    for predicted in (truth, truth[::-1], np.arange(12) % 2):
+        assert metrics.accuracy_score(truth, predicted) == sklearn.metrics.accuracy_score(truth, predicted)
+        ours, theirs = (each.adjusted_rand_score(truth, predicted) for each in (metrics, sklearn.metrics))
+        assert ours == pytest.approx(theirs)
+    for function in ("confusion_matrix", "f1_score", "recall_score"):
+        how = {} if function == "confusion_matrix" else {"average": None}
+        ours, theirs = (getattr(each, function)(truth, truth[::-1], **how) for each in (metrics, sklearn.metrics))
+        np.testing.assert_allclose(ours, theirs)
+    assert metrics.log_loss(truth, scores) == pytest.approx(sklearn.metrics.log_loss(truth, scores))
+    how = {"multi_class": "ovr"}
+    ours, theirs = (each.roc_auc_score(truth, scores, **how) for each in (metrics, sklearn.metrics))
+    assert ours == pytest.approx(theirs)
+
+
 def test_strings_that_look_like_numbers_are_treated_as_in_scikit_learn(on_pair: xpulab.XPUCluster) -> None:
     strings, numbers = np.array(["1", "2", "3", "5"]), [1, 2, 4, 5]
     for name in ("r2_score", "mean_squared_error"):

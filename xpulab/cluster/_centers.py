@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import TransformerMixin
@@ -28,6 +28,8 @@ class CentersProxy(Proxy, TransformerMixin):
 
     `set_output` works for `transform` because the class that defines it is a `TransformerMixin`.
     """
+
+    _computes_as: ClassVar[str] = "cluster_centers_"
 
     cluster_centers_: np.ndarray
 
@@ -82,7 +84,7 @@ class CentersProxy(Proxy, TransformerMixin):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_clusters), of the dtype of X
+        ndarray of shape (n_samples, n_clusters), float64 if X or the fit is
 
         Raises
         ------
@@ -111,7 +113,7 @@ class CentersProxy(Proxy, TransformerMixin):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_clusters), of the dtype of X
+        ndarray of shape (n_samples, n_clusters), float64 if X or the fit is
             Distance of each row to each centre.
 
         Raises

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from xpulab._sklearn import Interval, _fit_context, _is_arraylike_not_scalar
-from xpulab.checks import check_array
+from xpulab.checks import check_array, place_named
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
@@ -277,7 +277,8 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
                 RuntimeWarning,
                 stacklevel=4,
             )
-        centers = check_array(self.init, dtype=X.dtype, copy=True, order="C")
+        with place_named(self.init):
+            centers = check_array(self.init, dtype=X.dtype, copy=True, order="C", input_name="init")
         self._validate_center_shape(X, centers)
         return 1, [centers]
 
@@ -293,7 +294,8 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
         starts = []
         for _ in range(n_init):
             centers = self.init(X if sparse.issparse(X) else X - mean, self.n_clusters, random_state=random)
-            centers = check_array(centers, dtype=X.dtype, order="C")
+            with place_named(centers):
+                centers = check_array(centers, dtype=X.dtype, order="C", input_name="init")
             self._validate_center_shape(X, centers)
             starts.append((centers + mean).astype(X.dtype))
         return starts

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import row_norms
 
 from xpulab._sklearn import _fit_context, _is_arraylike_not_scalar, _labels_inertia, _openmp_effective_n_threads
-from xpulab.checks import check_array
+from xpulab.checks import check_array, place_named
 from xpulab.cluster._centers import LEFT, CentersProxy
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
@@ -268,7 +268,8 @@ class MiniBatchKMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.MiniBa
         """Return `init`, as a checked array if it has centres."""
         if not _is_arraylike_not_scalar(self.init):
             return self.init
-        init = check_array(self.init, dtype=X.dtype, copy=True, order="C")
+        with place_named(self.init):
+            init = check_array(self.init, dtype=X.dtype, copy=True, order="C", input_name="init")
         self._validate_center_shape(X, init)
         return init
 

@@ -147,7 +147,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
+        ndarray or ShardedArray of shape (n_samples, n_components), float64 if X or the fit is
             A handle if X is a handle.
 
         Raises
@@ -187,7 +187,7 @@ class PCA(Projecting, sklearn.decomposition.PCA):
 
         Returns
         -------
-        ndarray of shape (n_samples,), of the dtype of X
+        ndarray of shape (n_samples,), float64 if X or the fit is
 
         Raises
         ------
@@ -293,6 +293,8 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             total = found["squares"].sum() / (n_samples - 1)
             truncated = truncated_components(found["singular"], found["right"], total, n_samples, n_features)
             return {"mean_": found["mean"], **truncated}
+        if solver == "arpack":  # whose start scikit-learn draws
+            check_random_state(self.random_state).uniform(-1, 1, min(X.shape))
         if solver == "covariance_eigh":
             answer = self._ask(cluster, "fit", "products", X, centre=True).results[0]
             found, r = vars(answer["products"]), answer.get("r")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ __all__ = ["Projecting"]
 class Projecting(TransformerProxy, TransformerMixin):
     """Implements `transform` and `inverse_transform` with `components_`, and with `mean_` and `whiten` if present."""
 
+    _computes_as: ClassVar[str] = "components_"
+
     components_: np.ndarray
 
     def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
@@ -36,7 +38,7 @@ class Projecting(TransformerProxy, TransformerMixin):
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
+        ndarray or ShardedArray of shape (n_samples, n_components), float64 if X or the fit is
             A handle if X is a handle; no rows move.
 
         Raises
@@ -72,7 +74,7 @@ class Projecting(TransformerProxy, TransformerMixin):
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
+        ndarray or ShardedArray of shape (n_samples, n_features), float64 if X or the fit is
             A handle if X is a handle; no rows move.
 
         Raises

@@ -126,7 +126,7 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_components), of the dtype of X
+        ndarray or ShardedArray of shape (n_samples, n_components), float64 if X or the fit is
             A handle if X is a handle.
 
         Raises
@@ -150,6 +150,8 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
                 f"n_components={self.n_components} must be strictly less than min(n_samples, n_features)="
                 f"{min(rows.shape)} with algorithm='arpack'"
             )
+        if self.algorithm == "arpack":  # whose start scikit-learn draws
+            check_random_state(self.random_state).uniform(-1, 1, min(rows.shape))
         result = Result(self.n_components, rows.dtype, rows=True) if projected else None
         with self._fitting(rows):
             compute = self._randomized if self.algorithm == "randomized" else self._exact

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import UNUSED
@@ -23,7 +24,7 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.estimator.interrupted import Interruptible
-from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights
+from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, in_float64
 from xpulab.estimator.sending import Result, SentOnce, rows_at_once
 from xpulab.exceptions import NoClusterError
 from xpulab.names import Listed
@@ -62,6 +63,8 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
     _later_rules: ClassVar[Mapping[str, Any]] = {}
     #: Whether rows of one number each may have one dimension.
     _one_d: ClassVar[bool] = False
+    #: The fitted attribute in whose dtype scikit-learn computes with later rows, if these are less precise.
+    _computes_as: ClassVar[str] = ""
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
     #: Bytes of the host's memory for each row of a call that reads them in passes; there must be so many.
@@ -152,9 +155,15 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
             return held.checked
         rules = {**self._rules, **({} if reset else self._later_rules), **rules}
         rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **rules)
+        rows = rows if reset else self._as_fitted(rows)
         if held is not None:
             held.checked = rows
         return rows
+
+    def _as_fitted(self, rows: Any) -> Any:
+        """Return checked rows in float64 if the fit was in float64: nothing is rounded before it is computed."""
+        fitted = getattr(self, self._computes_as, None)
+        return in_float64(rows) if getattr(fitted, "dtype", None) == np.float64 != rows.dtype else rows
 
     @contextlib.contextmanager
     def _sent_once(self, X: Any) -> Iterator[None]:
@@ -362,7 +371,7 @@ class TransformerProxy(Proxy):
         if n_given is None:
             X = self._checked(cluster, X, reset=False)
         else:
-            X = checked_unnamed(self, cluster, X, n_given, **self._rules)
+            X = self._as_fitted(checked_unnamed(self, cluster, X, n_given, **self._rules))
         n_columns = X.shape[1] if n_columns is None else n_columns
         kind = X.dtype if dtype is None else dtype
         result = Result(n_columns, kind, rows=True, as_sparse=as_sparse, nan=nan, described=described)

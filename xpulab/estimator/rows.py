@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from xpulab.checks import check_array, check_sample_weight, check_y, column_or_1d, place_named, validate_data
-from xpulab.csr import as_sent, require_dense
+from xpulab.csr import as_sent, is_sparse, require_dense
 from xpulab.data import ShardedArray, looked_at_later
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -26,6 +26,7 @@ __all__ = [
     "checked_unnamed",
     "checked_weights",
     "gathered_targets",
+    "in_float64",
     "in_floats",
     "stays",
 ]
@@ -102,6 +103,13 @@ def checked_rows(
 def in_floats(X: Any) -> Any:
     """Return checked numbers in float64, unless they are float32."""
     return X if X.dtype in FLOATS else X.astype(np.float64)
+
+
+def in_float64(X: Any) -> Any:
+    """Return checked rows in float64; sparse rows on engines, and what these read from files, stay as they are."""
+    if isinstance(X, ShardedArray):
+        return X if is_sparse(X) else X.cast(np.float64)
+    return X if scanned(X) is not None else X.astype(np.float64)
 
 
 def checked_unnamed(estimator: BaseEstimator, cluster: Ranks, X: Any, n_columns: int, **rules: Any) -> Any:

@@ -132,6 +132,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
     _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _computes_as: ClassVar[str] = "coef_"
 
     coef_: Any
     intercept_: np.ndarray
@@ -307,7 +308,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes), of the dtype of X
+        ndarray of shape (n_samples,) or (n_samples, n_classes), float64 if X or the fit is
             For two classes, a positive number stands for the second class.
 
         Raises
@@ -361,7 +362,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes), of the dtype of X
+        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
 
         Raises
         ------
@@ -386,7 +387,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes), of the dtype of X
+        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
 
         Raises
         ------

@@ -25,6 +25,7 @@ class LinearProxy(Proxy):
     """Base of linear models, which sets `coef_` and `intercept_`, and predicts rows on the engines."""
 
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _computes_as: ClassVar[str] = "coef_"
 
     fit_intercept: bool
     coef_: np.ndarray
@@ -59,7 +60,7 @@ class LinearProxy(Proxy):
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_targets), of the dtype of X
+        ndarray of shape (n_samples,) or (n_samples, n_targets), float64 if X or the fit is
 
         Raises
         ------

@@ -60,7 +60,8 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         Accepted for compatibility with scikit-learn: no solver iterates.
     solver : {"auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga", "lbfgs"}, default="auto"
         "svd" uses a QR factorization of the rows, and the singular value decomposition of its triangle. "auto" and
-        "cholesky" solve the normal equations, or do the same as "svd" if the normal equations are too ill-conditioned.
+        "cholesky" solve the normal equations, or do the same as "svd" if the normal equations are too ill-conditioned,
+        or if there are more columns than rows.
         In scikit-learn, the other solvers iterate towards the same coefficients; here they do the same as "auto".
     positive : bool, default=False
         Whether all coefficients must be at least 0; with `solver` "auto" or "lbfgs" only, as in scikit-learn.
@@ -77,7 +78,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         No solver iterates.
     solver_ : str
         As in scikit-learn, the parameter `solver`. For "auto" it is "lbfgs" with `positive`, and otherwise "cholesky".
-        It is "svd" if the normal equations were too ill-conditioned. The notes of `report_` name the method.
+        It is "svd" if the normal equations were not solved. The notes of `report_` name the method.
     n_features_in_ : int
         Number of columns of the input.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

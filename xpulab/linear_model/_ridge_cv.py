@@ -25,6 +25,7 @@ from xpulab.linear_model._folds import folds_of, groups_of, splits_of
 from xpulab.linear_model._path import Sums, mean_squared_errors, shrunk, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.linear_model._ridge import Ridge
+from xpulab.scanning import Scan
 
 __all__ = ["RidgeCV"]
 
@@ -34,7 +35,8 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
 
     Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out cross-validation takes
     two passes over the rows for all penalties: one for the products of columns, and one for the leverages of the rows.
-    Folds take one pass, as for `ElasticNetCV`.
+    Folds take one pass, as for `ElasticNetCV`. Of more columns than rows, there are no products: a QR factorization of
+    the rows gives the leverages, and each fold is fitted by itself, unless the rows are on the engines.
 
     Parameters
     ----------
@@ -126,7 +128,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         with self._fitting(X, weights):
             if self.cv is None:
                 self._fit_leaving_one_out(cluster, X, y, weights, alphas, params)
-            elif self.scoring is None and weights is None:
+            elif self.scoring is None and weights is None and not _wide(X, y):
                 self._fit_folds(cluster, X, y, alphas)
             else:
                 self._search(X, y, weights, alphas, params)
@@ -262,3 +264,8 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         self._set_line(coef, mean, target_mean, y, X.dtype)
         if len(target_mean) == 1:
             self.coef_ = np.ravel(self.coef_)
+
+
+def _wide(X: Any, y: Any) -> bool:
+    """Return whether a fit of each fold takes less time than the products of all columns, and may have its rows."""
+    return X.shape[0] < X.shape[1] and not any(isinstance(each, ShardedArray | Scan) for each in (X, y))

@@ -59,7 +59,7 @@ def accuracy_score(
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
     truth, predicted, weights = label_columns(y_true, y_pred, sample_weight)
-    if truth.strings:
+    if truth.coded or predicted.coded:
         labels, others, counts = counted_pairs("accuracy_score", truth, predicted, weights)
         equal, weight = counts[labels == others].sum(), counts.sum()
     else:

@@ -171,7 +171,8 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
        Machine Intelligence 1 (1979), 224-227.
     """
     found, _ = _spreads("davies_bouldin_score", X, labels)
-    within, means = found["distances"] / found["counts"], found["means"]
+    unit = np.abs(found["means"]).max() or 1.0  # of which the squares overflow nowhere
+    within, means = found["distances"] / found["counts"] / unit, found["means"] / unit
     between = cdist(means, means)  # from differences: products would lose them if the rows are far from zero
     rounding = 4 * np.finfo(np.float64).eps * np.linalg.norm(np.abs(means).max(axis=0))
     if (within <= rounding).all() or (between <= rounding).all():

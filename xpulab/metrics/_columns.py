@@ -86,12 +86,15 @@ class Labels:
     decode : callable
         Returns the labels for numbers that the engines have found.
     strings : bool
-        Whether the labels are strings, whose numbers are their places in this column.
+        Whether the labels are strings.
+    coded : bool
+        Whether the numbers are the labels' places in this column: of strings, and of integers that float64 would round.
     """
 
     column: Any
     decode: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
     strings: bool
+    coded: bool
 
 
 def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
@@ -117,18 +120,24 @@ def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
         decode = y.labels if isinstance(y, ShardedColumn) else _whole
         if isinstance(y, ScannedColumn):
             decode = functools.partial(_as_scanned, y)
-        return Labels(checked_column(y, name, strings), decode, strings)
+        return Labels(checked_column(y, name, strings), decode, strings, strings)
     with place_named(y):
         kind = type_of_target(y, input_name=name)
     if kind not in ("binary", "multiclass") and (discrete or kind != "continuous"):
         raise ValueError(f"Classification metrics can't handle {kind} targets; expected one label for each row")
     array = np.asarray(y).reshape(-1)
-    if array.dtype.kind not in "OUS":
+    strings = array.dtype.kind in "OUS"
+    if not strings and not _rounded(array):
         dtype = array.dtype
         numbers = check_array(array, ensure_2d=False, dtype=np.float64)
-        return Labels(checked_column(numbers, name), lambda found: found.astype(dtype), False)
+        return Labels(checked_column(numbers, name), lambda found: found.astype(dtype), False, False)
     known, codes = np.unique(array, return_inverse=True)
-    return Labels(codes.astype(np.float64).reshape(-1, 1), lambda found: known[found.astype(np.intp)], True)
+    return Labels(codes.astype(np.float64).reshape(-1, 1), lambda found: known[found.astype(np.intp)], strings, True)
+
+
+def _rounded(labels: npt.NDArray[Any]) -> bool:
+    """Return whether some of the labels are integers that float64 may round."""
+    return labels.dtype.kind in "iu" and len(labels) > 0 and max(-int(labels.min()), int(labels.max())) > 2**53
 
 
 def _as_scanned(y: ScannedColumn, found: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -119,6 +119,7 @@ class GaussianMixture(ResumableFit[_Input], sklearn.mixture.GaussianMixture):
     #: The largest extra memory is that of k-means, see `xpulab.cluster.KMeans`.
     _work_memory: ClassVar[tuple[float, float]] = (12.0, 1 / 30)
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _computes_as: ClassVar[str] = "means_"
 
     weights_: np.ndarray
     means_: np.ndarray
@@ -323,7 +324,7 @@ class GaussianMixture(ResumableFit[_Input], sklearn.mixture.GaussianMixture):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_components), of the dtype of X
+        ndarray of shape (n_samples, n_components), float64 if X or the fit is
 
         Raises
         ------
@@ -346,7 +347,7 @@ class GaussianMixture(ResumableFit[_Input], sklearn.mixture.GaussianMixture):
 
         Returns
         -------
-        ndarray of shape (n_samples,), of the dtype of X
+        ndarray of shape (n_samples,), float64 if X or the fit is
 
         Raises
         ------

@@ -51,8 +51,12 @@ def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[
     away = np.zeros((k, 2 + data.n_features))
     for rows, there, firsts in _sorted_pieces(data.rows, codes):
         rows -= np.repeat(means[there], np.diff(firsts, append=len(rows)), axis=0)
-        squares = np.einsum("ij,ij->i", rows, rows)
-        away[there] += np.add.reduceat(np.column_stack([np.sqrt(squares), squares, rows]), firsts, axis=0)
+        unit = np.ldexp(0.5, np.frexp(np.abs(rows).max(initial=0.0))[1])  # no square of a number in it overflows
+        scaled = rows / unit
+        squares = np.einsum("ij,ij->i", scaled, scaled)
+        with np.errstate(over="ignore"):  # infinity then
+            each = np.column_stack([np.sqrt(squares) * unit, squares * unit * unit, rows])
+            away[there] += np.add.reduceat(each, firsts, axis=0)
     distances, squares, *rest = task.comm.allreduce(away).T
     # The sums of many rows far from zero are rounded more than those of their differences from the means.
     means = means + np.transpose(rest) / counts[:, None]

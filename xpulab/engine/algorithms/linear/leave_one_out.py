@@ -71,7 +71,8 @@ def leave_one_out(
     """
     basis: _Basis | None = None
     # One rank computes the decomposition for all, because other ranks may round differently.
-    if data.dtype == np.float64 and not exact:
+    wide = data.n_samples < data.n_features  # the triangle is then smaller than the products
+    if data.dtype == np.float64 and not exact and not wide:
         sums = products(task, data, centre)
         mean, target_mean, weight = sums.mean, sums.target_mean, sums.weight
         if not sums.lost:
@@ -112,12 +113,16 @@ def _of_products(gram: np.ndarray, cross: np.ndarray, penalties: np.ndarray) -> 
 
 def _of_triangle(r: np.ndarray, rotated: np.ndarray, penalties: np.ndarray) -> _Basis:
     """Return the basis for the triangle of the rows, and the same rotation of the targets [2]_."""
-    size, penalty = _scales(np.square(r).sum(axis=0), penalties)
-    q, corner = np.linalg.qr(np.concatenate([r / size, np.diag(np.sqrt(penalty))]))
-    left, values, right = np.linalg.svd(q[: len(r)], full_matrices=False)
-    basis = np.linalg.solve(corner, right.T)
-    vectors, along = basis / size[:, None], values[:, None] * (left.T @ rotated)
-    inverse = _inverse(np.square(values), basis, penalty, penalties)
+    if len(r) < r.shape[1]:  # what no row reaches needs no basis
+        left, values, right = np.linalg.svd(r, full_matrices=False)
+        vectors, inverse = right.T, 1 / (np.square(values)[:, None] + penalties)
+    else:
+        size, penalty = _scales(np.square(r).sum(axis=0), penalties)
+        q, corner = np.linalg.qr(np.concatenate([r / size, np.diag(np.sqrt(penalty))]))
+        left, values, right = np.linalg.svd(q[: len(r)], full_matrices=False)
+        basis = np.linalg.solve(corner, right.T)
+        vectors, inverse = basis / size[:, None], _inverse(np.square(values), basis, penalty, penalties)
+    along = values[:, None] * (left.T @ rotated)
     coef = _coefficients(vectors, inverse, along)
     rest = r.T @ (rotated - r @ coef) - penalties[:, None, None] * coef
     return vectors, inverse, along, coef + _coefficients(vectors, inverse, vectors.T @ rest)
