@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
@@ -38,6 +39,8 @@ class Communicators:
 
     def renew(self) -> None:
         """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+        if self.tasks is MPI.COMM_SELF:
+            return
         self._generation += 1
         # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self.tasks, self.ends, *self._of_ranks.values()]
@@ -47,6 +50,16 @@ class Communicators:
         if self._helper is not None:
             self._helper.renew(self._generation)
         self._replace_world()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Open a context in which the tasks are those of this rank only."""
+        before = self.tasks, self.ends
+        self.tasks = self.ends = MPI.COMM_SELF
+        try:
+            yield
+        finally:
+            self.tasks, self.ends = before
 
     @property
     def pairs(self) -> MPI.Intracomm:
