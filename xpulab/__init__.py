@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xpulab.data import ShardedArray
     from xpulab.deploy.cluster import XPUCluster
     from xpulab.deploy.current import current_cluster
-    from xpulab.estimator.config import config_context
+    from xpulab.estimator.config import config_context, get_config, set_config
     from xpulab.estimator.interrupted import interrupted
     from xpulab.estimator.plain import to_sklearn
     from xpulab.explorer.view import explore
@@ -44,8 +44,10 @@ __all__ = [
     "current_cluster",
     "exceptions",
     "explore",
+    "get_config",
     "interrupted",
     "scan",
+    "set_config",
     "to_sklearn",
 ]
 
@@ -59,8 +61,10 @@ _HOMES = {
     "config_context": "xpulab.estimator.config",
     "current_cluster": "xpulab.deploy.current",
     "explore": "xpulab.explorer.view",
+    "get_config": "xpulab.estimator.config",
     "interrupted": "xpulab.estimator.interrupted",
     "scan": "xpulab.scanning",
+    "set_config": "xpulab.estimator.config",
     "to_sklearn": "xpulab.estimator.plain",
 }
 _MODULES = (

@@ -72,7 +72,10 @@ def _parser() -> Parser:
         "--output", type=Path, metavar="DIR", help="also write what each rank prints to DIR/rank-R.out and rank-R.err"
     )
     run.add_argument("--timestamps", action="store_true", help="begin each line with the time at which it came")
-    run.add_argument("script", type=_script, metavar="SCRIPT", help="file of Python code")
+    how = run.add_mutually_exclusive_group()
+    how.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m pytest")
+    how.add_argument("-c", "--code", action="store_true", help="SCRIPT is Python code itself, as in python -c")
+    run.add_argument("script", metavar="SCRIPT", help="file of Python code")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="its arguments")
     parser.command(commands, "devices", _devices, "show the devices of this machine, and which engines would use them")
     status = parser.command(
@@ -100,12 +103,6 @@ def _file(text: str) -> Path:
     if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
         raise ArgumentTypeError(f"received {text!r}, expected a file that you may write")
     return path
-
-
-def _script(text: str) -> str:
-    if not os.path.isfile(text):
-        raise ArgumentTypeError(f"received {text!r}, expected a file of Python code; options come before it")
-    return text
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -136,15 +133,20 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from xpulab.deploy import script
 
+    kind = "module" if arguments.module else "code" if arguments.code else "file"
+    if kind == "file" and not os.path.isfile(arguments.script):
+        arguments.parser.error(
+            f"argument SCRIPT: received {arguments.script!r}, expected a file of Python code; options come before it"
+        )
     where = given(arguments)
     if arguments.hosts is None and arguments.hostfile is None:
         where["launcher"] = arguments.launcher or "local"  # a script in a job may be meant for one node
     cluster = xpulab.XPUCluster(**where, display="none", recover=False)
     if not cluster.planning.local:
-        return _run_on_hosts(arguments, cluster)
+        return _run_on_hosts(arguments, cluster, kind)
     plan = cluster.plan()
     extra, among = split(arguments.mpi_args), ports(arguments.ports)
-    command = script.command(plan, arguments.script, arguments.arguments, extra, arguments.mpi, among)
+    command = script.command(plan, arguments.script, arguments.arguments, extra, arguments.mpi, among, kind)
     if arguments.show:
         print(plan, script.shown(command), sep="\n\n")
         return 0
@@ -154,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return script.run(plan, command, files)
 
 
-def _run_on_hosts(arguments: argparse.Namespace, cluster: xpulab.XPUCluster) -> int:
+def _run_on_hosts(arguments: argparse.Namespace, cluster: xpulab.XPUCluster, kind: str) -> int:
     from xpulab.deploy import script
     from xpulab.deploy.script_on_engines import run_on_engines
 
@@ -166,10 +168,12 @@ def _run_on_hosts(arguments: argparse.Namespace, cluster: xpulab.XPUCluster) -> 
     def on_rank(task: object, script: str, source: bytes, arguments: list[str]) -> None:
         from xpulab.spmd.__main__ import on_engine
 
-        on_engine(script, source, arguments)
+        on_engine(script, source, arguments, kind)
 
     with cluster, script.Files(arguments.output, arguments.timestamps) as files:
-        return run_on_engines(cluster, on_rank, arguments.script, arguments.arguments, files)
+        path = Path(arguments.script).resolve() if kind == "file" else arguments.script
+        source = path.read_bytes() if isinstance(path, Path) else b""
+        return run_on_engines(cluster, on_rank, str(path), source, arguments.arguments, files)
 
 
 def _devices(arguments: argparse.Namespace) -> int:

@@ -77,6 +77,25 @@ def test_the_runtime_the_plan_the_arguments_and_the_marks(answered: tuple[str, s
     assert "[1] to stderr 1" in error
 
 
+@pytest.mark.parametrize("kind", ["module", "code"])
+def test_modules_and_code_run_as_in_python(kind: str, tmp_path: Path) -> None:
+    """They see the arguments, the names and the folder that they see under ``python -m`` and ``python -c``."""
+    code = "import sys\nprint(__name__, sys.argv[1:], sys.argv[0].rpartition('/')[2])\nimport beside\nsys.exit(3)"
+    (tmp_path / "beside.py").write_text("import os; print(os.path.basename(__file__))")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(code)
+    words = {"module": ["-m", "package"], "code": ["-c", code]}[kind]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "-n", "1", *words, "-x", "--", "two words"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    name = {"module": "__main__.py", "code": "-c"}[kind]
+    assert done.stdout == f"[0] __main__ ['-x', '--', 'two words'] {name}\n[0] beside.py\n", done.stderr
+    assert done.returncode == 3
+
+
 def test_a_script_has_torchruns_variables_with_one_port_for_all_ranks(answered: tuple[str, str]) -> None:
     """Those of the shell are of another world; those of --env are the user's."""
     found = answered[0].splitlines()

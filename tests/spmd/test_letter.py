@@ -51,3 +51,173 @@ for wrong in (lambda: setattr(numbers, "macro", 5), lambda: decomposition.PCA.ge
         raise AssertionError
 """,
     )
+
+
+def test_attributes_are_of_the_kind_of_the_rows_if_asked(on_pair: xpulab.XPUCluster) -> None:
+    """Under ``array_api_dispatch=True``; all later calls compute with them, in whatever context."""
+    run_cell(
+        on_pair,
+        f"""{ROWS}
+import dpnp, pickle, xpulab
+from sklearn.base import clone, is_classifier
+from xpulab.spmd import basic_statistics, cluster, covariance, decomposition, linear_model, naive_bayes, neighbors
+from xpulab.spmd import ensemble, preprocessing
+rows, labels = dpnp.asarray(X[mine]), dpnp.asarray((X[mine, 0] > 1).astype(int))
+kinds = [cluster.KMeans(2, random_state=0), cluster.DBSCAN(2.0), decomposition.PCA(2), preprocessing.MaxAbsScaler(),
+         decomposition.IncrementalPCA(), covariance.EmpiricalCovariance(), basic_statistics.BasicStatistics(),
+         covariance.IncrementalEmpiricalCovariance(), linear_model.LinearRegression(), linear_model.Ridge(),
+         linear_model.LogisticRegression(), linear_model.IncrementalLinearRegression(), naive_bayes.GaussianNB(),
+         neighbors.KNeighborsClassifier(3), ensemble.RandomForestClassifier(3, random_state=0)]
+for model in kinds:
+    plain = clone(model).fit(rows, labels)
+    with xpulab.config_context(array_api_dispatch=True):
+        model.fit(rows, labels)
+    arrays = [name for name, value in vars(plain).items() if name.endswith("_") and isinstance(value, np.ndarray)]
+    for name in arrays:
+        if name != "feature_names_in_":
+            assert isinstance(getattr(model, name), dpnp.ndarray), (model, name)
+            alike(dpnp.asnumpy(getattr(model, name)), getattr(plain, name))
+    for method in ("predict", "transform", "predict_proba", "score_samples"):
+        if hasattr(plain, method):
+            found, right = getattr(model, method)(rows), getattr(plain, method)(rows)
+            assert isinstance(found, dpnp.ndarray)
+            alike(dpnp.asnumpy(found), dpnp.asnumpy(right))
+    if hasattr(plain, "get_precision"):
+        alike(dpnp.asnumpy(model.get_precision()), plain.get_precision())
+    if arrays and not isinstance(model, basic_statistics.BasicStatistics | neighbors.KNeighborsClassifier):
+        again = pickle.loads(pickle.dumps(model))
+        assert isinstance(getattr(again, arrays[0]), np.ndarray)
+        assert all(isinstance(value, np.ndarray) for name, value in vars(model.to_sklearn()).items() if name in arrays)
+    if hasattr(plain, "partial_fit") and not is_classifier(plain):
+        y = [] if isinstance(model, basic_statistics.BasicStatistics) else [labels]
+        plain.partial_fit(rows, *y)
+        with xpulab.config_context(array_api_dispatch=True):
+            model.partial_fit(rows, *y)
+        alike(dpnp.asnumpy(getattr(model, arrays[0])), getattr(plain, arrays[0]))
+        assert isinstance(getattr(model, arrays[0]), dpnp.ndarray)
+""",
+    )
+
+
+def test_the_settings_of_sklearnex(on_pair: xpulab.XPUCluster) -> None:
+    before = xpulab.get_config()
+    with xpulab.config_context(target_offload="cpu", allow_fallback_to_host=True, assume_finite=True):
+        xpulab.set_config("opencl:cpu", allow_sklearn_after_onedal=False)
+        assert xpulab.cluster.KMeans(1, n_init=1).fit([[1.0], [2.0]]).inertia_ == 0.5
+        found = xpulab.get_config()
+        assert found["allow_fallback_to_host"] is found["assume_finite"] is True
+        assert found["allow_sklearn_after_onedal"] is False
+        xpulab.set_config(target_offload="gpu:0")
+        with pytest.raises(xpulab.exceptions.UsageError, match=r"rank 0 computes on .*; expected 'auto' or 'cpu'"):
+            xpulab.cluster.KMeans(1).fit([[1.0], [2.0]])
+        with pytest.raises(xpulab.exceptions.UsageError, match="expected 'auto'"):
+            xpulab.set_config(target_offload=3)
+    assert xpulab.get_config() == before
+    run_cell(
+        on_pair,
+        f"{ROWS}\nimport xpulab\nfrom xpulab.spmd.cluster import KMeans\n"
+        "with xpulab.config_context(target_offload=queue):\n    KMeans(2).fit(X[mine])",
+    )
+
+
+BATCHES = """
+from xpulab.spmd import basic_statistics, covariance, decomposition, linear_model, preprocessing
+kinds = {
+    basic_statistics.IncrementalBasicStatistics: ("mean_", "variance_"),
+    covariance.IncrementalEmpiricalCovariance: ("location_", "covariance_"),
+    decomposition.IncrementalPCA: ("components_", "explained_variance_", "mean_", "var_", "noise_variance_"),
+    linear_model.IncrementalLinearRegression: ("coef_", "intercept_"),
+    linear_model.IncrementalRidge: ("coef_", "intercept_"),
+    preprocessing.MaxAbsScaler: ("max_abs_", "scale_"),
+}
+def targets(kind, y):
+    return [y] if "linear_model" in kind.__module__ else []
+def fed(model, rows, y, n):
+    for part in np.array_split(np.arange(len(rows)), n):
+        model.partial_fit(rows[part], *targets(type(model), y[part]))
+    return model
+"""
+
+
+def test_batches_of_ranks_are_joined_at_the_first_look(on_pair: xpulab.XPUCluster) -> None:
+    """Each rank has as many batches as it likes, of far rows, and gets what one fit of all rows has found."""
+    run_cell(
+        on_pair,
+        f"""{ROWS}{BATCHES}
+X[:, 0] += 1e5
+y = X @ np.arange(1.0, 5.0)
+twice = lambda array: np.concatenate([array, array])
+for kind, names in kinds.items():
+    whole = kind().fit(X[mine], *targets(kind, y[mine]))
+    parts = fed(kind(), X[mine], y[mine], 1 + 3 * rank)
+    for name in names:
+        alike(getattr(parts, name), getattr(whole, name), rtol=1e-6, atol=1e-8, err_msg=name)
+    assert parts.n_samples_seen_ == 60
+    assert len({{each.tobytes() for each in comm.allgather(np.asarray(getattr(parts, names[0])))}}) == 1
+    fed(parts, X[mine], y[mine], 2 - rank)  # after a look
+    assert parts.n_samples_seen_ == 120
+    whole = kind().fit(twice(X[mine]), *targets(kind, twice(y[mine])))
+    for name in names:
+        alike(getattr(parts, name), getattr(whole, name), rtol=1e-6, atol=1e-8, err_msg=name)
+    assert parts.fit(X[mine], *targets(kind, y[mine])).n_samples_seen_ == 60
+    some = kind()  # rank 0 has no rows, and takes part in the look only
+    fed(some, X[mine][: 40 * rank], y[mine][: 40 * rank], 2)
+    assert some.n_samples_seen_ == 40
+""",
+    )
+
+
+def test_incremental_pca_forgets_nothing_on_ranks(on_pair: xpulab.XPUCluster) -> None:
+    """The result of fewer components than columns is that of one decomposition of all rows, as in sklearnex."""
+    run_cell(
+        on_pair,
+        f"""{ROWS}
+from sklearn.decomposition import PCA
+from xpulab.spmd.decomposition import IncrementalPCA
+right = PCA(2).fit(X)
+names = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_")
+for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 1e-4)):
+    for whiten in (False, True):
+        rows = X[mine].astype(dtype)
+        found = IncrementalPCA(2, whiten=whiten, svd_solver="full").fit(rows)
+        parts = IncrementalPCA(2, whiten=whiten, batch_size=5)
+        for part in np.array_split(rows, 5):
+            parts.partial_fit(part)
+        for model in (found, parts):
+            for name in names:
+                alike(getattr(model, name), getattr(right, name), rtol=tolerance, atol=tolerance, err_msg=name)
+            alike(model.noise_variance_, right.noise_variance_, rtol=tolerance)
+            assert model.components_.dtype == dtype
+        assert parts.to_sklearn().get_params()["batch_size"] == 5
+""",
+    )
+
+
+def test_a_rank_alone_transforms_and_predicts(on_pair: xpulab.XPUCluster) -> None:
+    """The other ranks go on, also if the call fails; then a call of all ranks works."""
+    run_cell(
+        on_pair,
+        f"""{ROWS}
+from xpulab.spmd import decomposition, linear_model
+y, labels = X @ np.arange(4.0), (X[:, 0] > 1).astype(int)
+kinds = (linear_model.LinearRegression, linear_model.Ridge, linear_model.Lasso)
+pcas = [kind(2).fit(X[mine]) for kind in (decomposition.PCA, decomposition.IncrementalPCA)]
+lines = [kind().fit(X[mine], y[mine]) for kind in kinds]
+logistic = linear_model.LogisticRegression().fit(X[mine], labels[mine])
+if rank:
+    for model in pcas:
+        alike(model.transform(X[:7]), (X[:7] - model.mean_) @ model.components_.T, atol=1e-9)
+    for model in lines:
+        alike(model.predict(X[:7]), X[:7] @ model.coef_ + model.intercept_)
+    alike(logistic.predict(X[:7]), logistic.predict_proba(X[:7]).argmax(axis=1))
+    for wrong in (X[:7, :2], np.full((3, 4), np.nan)):
+        try:
+            pcas[0].transform(wrong)
+        except ValueError:
+            pass
+        else:
+            raise AssertionError
+again = decomposition.PCA(2).fit(X[mine])
+alike(again.transform(X[mine]), pcas[0].transform(X[mine]))
+""",
+    )

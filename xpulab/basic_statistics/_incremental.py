@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -135,10 +137,18 @@ second_order_raw_moment_ : ndarray of shape (n_features,), float64
         self._asked_for()
         first = method == "fit" or not hasattr(self, "_seen")
         found = self._facts(method, X, sample_weight, reset=first)
-        self._seen = found if first else joined(self._seen, found)
-        self.n_samples_seen_ = int(self._seen["count"][0])
-        self._show(self._seen)
+        self._have(found if first else joined(self._seen, found))
         return self
+
+    def _have(self, facts: dict[str, np.ndarray]) -> None:
+        self._seen = facts
+        self.n_samples_seen_ = int(facts["count"][0])
+        self._show(facts)
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        seen = [self._seen] if hasattr(self, "_seen") else []
+        self._have(functools.reduce(joined, [*seen, *(each._seen for each in others)]))
 
     def _forget(self) -> None:
         super()._forget()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 import sklearn.covariance
 from sklearn.utils.validation import check_is_fitted
@@ -178,10 +180,19 @@ class IncrementalEmpiricalCovariance(EmpiricalCovariance):
         X = self._checked(cluster, X, reset=first)
         with self._fitting(X):
             location, covariance = self._moments(cluster, method, X)
-            n = 0 if first else self.n_samples_seen_
-            if not first:
-                location, covariance = joined(n, self.location_, self.covariance_, X.shape[0], location, covariance)
-            self.n_samples_seen_ = n + X.shape[0]
-            self.location_ = location
-            self._set_covariance(covariance)
+            self._add(X.shape[0], location, covariance)
         return self
+
+    def _add(self, n_samples: int, location: np.ndarray, covariance: np.ndarray) -> None:
+        """Add rows with this mean and covariance."""
+        n = self.n_samples_seen_ if hasattr(self, "covariance_") else 0
+        if n:
+            location, covariance = joined(n, self.location_, self.covariance_, n_samples, location, covariance)
+        self.n_samples_seen_ = n + n_samples
+        self.location_ = location
+        self._set_covariance(covariance)
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        for each in others:
+            self._add(each.n_samples_seen_, each.location_, each.covariance_)

@@ -148,6 +148,11 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         KeyboardInterrupt
             If the user interrupted the call; the components stay as they were.
         """
+        self._add("partial_fit", X)
+        return self
+
+    def _add(self, method: str, X: npt.ArrayLike | ShardedArray) -> None:
+        """Update the components with one batch of rows."""
         cluster = current_ranks()
         first = not hasattr(self, "components_")
         rows: Any = self._checked(cluster, X, reset=first)
@@ -161,9 +166,8 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         state = None if first else self._state()
         self._n_components(state, n_samples, n_features)  # raises before anything is sent
         with self._fitting(rows):
-            (batch,) = self._batches(cluster, "partial_fit", rows, [(0, n_samples)])
+            (batch,) = self._batches(cluster, method, rows, [(0, n_samples)])
             self._keep(self._with(state, batch), n_samples, rows.dtype if first else np.float64)
-        return self
 
     def _require_columns(self, n_features: int) -> None:
         if self.n_components is not None and self.n_components > n_features:

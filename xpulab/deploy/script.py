@@ -39,6 +39,7 @@ __all__ = ["RUN", "Files", "command", "run", "shown"]
 #: Variable that tells the program of a rank the pid of this process, and the pipes for the rank's output.
 RUN = "XPULAB_RUN"
 
+_KINDS: dict[str, list[str]] = {"file": [], "module": ["-m"], "code": ["-c"]}  # as Python has them
 _LOOK = 0.1  # seconds between two looks at mpiexec
 _GRACE = 3.0  # seconds in which the ranks may end by themselves after Ctrl-C
 _REST = 0.5  # seconds in which output of the other ranks arrives after a rank has failed
@@ -52,6 +53,7 @@ def command(
     extra: Sequence[str] = (),
     mpi: str = DEFAULT,
     ports: Ports | None = None,
+    kind: str = "file",
 ) -> Command:
     """Return the command line that starts one rank for each placement of a plan.
 
@@ -59,7 +61,7 @@ def command(
     ----------
     plan : Plan
     script : str
-        Path of the script.
+        Path of the script, a module's name, or Python code.
     arguments : sequence of str
         Its arguments.
     extra : sequence of str
@@ -68,6 +70,8 @@ def command(
         Name of the MPI.
     ports : Ports, optional
         Ports on which mpiexec and the ranks listen; by default any.
+    kind : {"file", "module", "code"}
+        What `script` is.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def command(
             words.append(":")
         words += ["-n", "1", *module.of_ranks(plan.environment(placement.rank))]
         words += program("xpulab.spmd", "--rank", str(placement.rank))
-        words += ["--cores", core_ranges(placement.cores), script, *arguments]
+        words += ["--cores", core_ranges(placement.cores), *_KINDS[kind], script, *arguments]
     return replace(start, words=tuple(words))
 
 

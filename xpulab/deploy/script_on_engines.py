@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from xpulab.deploy.cluster import XPUCluster
@@ -34,7 +33,12 @@ class _Failed(Exception):
 
 
 def run_on_engines(
-    cluster: XPUCluster, program: Callable[..., None], script: str, arguments: Sequence[str], files: Files
+    cluster: XPUCluster,
+    program: Callable[..., None],
+    script: str,
+    source: bytes,
+    arguments: Sequence[str],
+    files: Files,
 ) -> int:
     """Run a script on all engines, and print what they print, each line with its ranks.
 
@@ -48,7 +52,9 @@ def run_on_engines(
         What a rank calls: ``program(task, script, source, arguments)``. It raises an exception whose type is called
         ``ScriptEnded`` with the exit status, if this is not 0.
     script : str
-        Path of the script on this host. Other hosts need not have it.
+        Path of the script on this host, a module's name, or Python code.
+    source : bytes
+        The code of a file; other hosts need not have the file.
     arguments : sequence of str
         Its arguments.
     files : Files
@@ -59,7 +65,7 @@ def run_on_engines(
     int
         0, or the exit status of the rank that failed first, as `script.run` returns it.
     """
-    about = (str(Path(script).resolve()), Path(script).read_bytes(), list(arguments))
+    about = (script, source, list(arguments))
     failed: list[int] = []
     since = float("inf")
 

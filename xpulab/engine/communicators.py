@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
@@ -42,6 +43,8 @@ class Communicators:
 
     def renew(self) -> None:
         """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
+        if self.tasks is MPI.COMM_SELF:
+            return
         self._generation += 1
         # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self.tasks, self.ends, *self._of_ranks.values()]
@@ -51,6 +54,16 @@ class Communicators:
         if self._helper is not None:
             self._helper.renew(self._generation)
         self._replace_world()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Open a context in which the tasks are those of this rank only."""
+        before = self.tasks, self.ends
+        self.tasks = self.ends = MPI.COMM_SELF
+        try:
+            yield
+        finally:
+            self.tasks, self.ends = before
 
     @property
     def pairs(self) -> MPI.Intracomm:

@@ -20,6 +20,7 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.last import fill
 from xpulab.deploy.tasks.waiting import told_by
 from xpulab.deploy.watch.silence import most_silence
+from xpulab.estimator.config import require_target
 from xpulab.estimator.interrupted import sentence
 from xpulab.estimator.searches import search_progress
 from xpulab.estimator.sending import Packing, Result, SentOnce
@@ -106,6 +107,7 @@ class Call:
         reached: Callable[[int, int], None] = lambda run, iteration: None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
+        require_target(ranks)
         self.ranks = ranks
         self.kept: dict[str, Any] | None = None
         self._estimator = estimator

@@ -22,9 +22,10 @@ from xpulab.estimator.searches import part_of
 from xpulab.exceptions import CallInterrupted
 from xpulab.names import naming_arguments
 
-__all__ = ["CallInterrupted", "Interruptible", "NothingToResumeError", "interrupted", "sentence"]
+__all__ = ["FITS", "CallInterrupted", "Interruptible", "NothingToResumeError", "interrupted", "sentence"]
 
-_FITS = ("fit", "fit_predict", "fit_transform", "partial_fit")
+#: Methods that fit.
+FITS = ("fit", "fit_predict", "fit_transform", "partial_fit")
 
 
 class Interruptible:
@@ -57,7 +58,7 @@ def _saying(method: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def said(_: str, args: tuple[Any, ...]) -> str:
         return sentence(args[0], type(args[0]).__name__, method)
 
-    return saying(_undone(function, method in _FITS), name, said)
+    return saying(_undone(function, method in FITS), name, said)
 
 
 def _undone(function: Callable[..., Any], fits: bool) -> Callable[..., Any]:

@@ -29,6 +29,16 @@ class Triangle:
         """Return the triangle with the rows of another triangle, which has the same shift."""
         return Triangle(np.asarray(np.linalg.qr(np.vstack([self.r, r]), mode="r")), self.shift)
 
+    def joined(self, other: Triangle) -> Triangle:
+        """Return the triangle with the rows of another triangle, which may have another shift.
+
+        The difference of the shifts is a difference of the rows, so that its rounding is that of a row.
+        """
+        r = other.r.copy()
+        if self.shift is not None and other.shift is not None:
+            r[:, 1:] += r[:, :1] * (other.shift - self.shift)
+        return self.merged(r)
+
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the triangle of the centred [X y], and the means; without an intercept, that of [X y], and zeros."""
         if self.shift is None:

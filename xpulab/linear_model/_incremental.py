@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -121,6 +123,13 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         else:
             result = self._ask(cluster, method, "triangular", X, y=y, centre=False).results[0]
         return Triangle(result["r"], result.get("shift")) if before is None else before.merged(result["r"])
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        triangles = [each._triangle for each in (self, *others) if each._triangle is not None]
+        self.n_samples_seen_ = getattr(self, "n_samples_seen_", 0) + sum(each.n_samples_seen_ for each in others)
+        X, y = np.empty((0, self.n_features_in_), others[0].coef_.dtype), np.empty((0, *others[0]._n_targets))
+        self._keep(functools.reduce(Triangle.joined, triangles), X, y)
 
     def _keep(self, triangle: Triangle, X: Any, y: Any) -> None:
         self._triangle, self._n_targets = triangle, y.shape[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -196,7 +196,16 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
         with self._fitting(X):
             found: Moments = self._ask(cluster, method, "moments", X).results[0]["moments"]
             greatest = np.maximum(np.abs(found.minimum), np.abs(found.maximum)).astype(X.dtype)
-            self.max_abs_ = greatest if first else np.maximum(self.max_abs_, greatest)
-            self.n_samples_seen_ = X.shape[0] + (0 if first else self.n_samples_seen_)
-            self.scale_ = _handle_zeros_in_scale(self.max_abs_, copy=True)
+            self._add(X.shape[0], greatest)
         return self
+
+    def _add(self, n_samples: int, greatest: np.ndarray) -> None:
+        first = not hasattr(self, "n_samples_seen_")
+        self.max_abs_ = greatest if first else np.maximum(self.max_abs_, greatest)
+        self.n_samples_seen_ = n_samples + (0 if first else self.n_samples_seen_)
+        self.scale_ = _handle_zeros_in_scale(self.max_abs_, copy=True)
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        for each in others:
+            self._add(each.n_samples_seen_, each.max_abs_)

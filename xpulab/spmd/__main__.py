@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import runpy
 import sys
 import threading
 import time
@@ -57,6 +58,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m xpulab.spmd", description="Run a script as one rank.")
     parser.add_argument("--rank", type=int, default=0, help="number of this rank, if xpulab run has started it")
     parser.add_argument("--cores", type=numbers, help="logical CPUs of this rank; by default all CPUs of this process")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-m", dest="kind", action="store_const", const="module", help="script is a module's name")
+    how.add_argument("-c", dest="kind", action="store_const", const="code", help="script is Python code")
+    parser.set_defaults(kind="file")
     parser.add_argument("script", help="the file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args()
@@ -79,7 +84,7 @@ def main() -> None:
         _watch(run)
         owner.tell_exits(functools.partial(_tell_exit, run))
     with libmpi.checked_at_import(run["mpi"]) if run is not None else contextlib.nullcontext():
-        status = _run(options.script, options.arguments)
+        status = _run(options.script, options.arguments, kind=options.kind)
     sys.stdout.flush()
     sys.stderr.flush()
     if run is not None:
@@ -157,36 +162,43 @@ class ScriptEnded(Exception):
     """The script has failed on this rank; the argument is its exit status."""
 
 
-def on_engine(script: str, source: bytes, arguments: list[str]) -> None:
+def on_engine(script: str, source: bytes, arguments: list[str], kind: str = "file") -> None:
     """Run a script on an engine of a cluster, which has loaded all runtimes.
 
     Parameters
     ----------
     script : str
-        Its path, which this host need not have.
+        Its path, which this host need not have; a module's name, or Python code.
     source : bytes
-        Its code.
+        The code of a file.
     arguments : list of str
+    kind : {"file", "module", "code"}
+        What `script` is.
 
     Raises
     ------
     ScriptEnded
         If its exit status is not 0.
     """
-    if status := _run(script, arguments, source):
+    if status := _run(script, arguments, source, kind):
         raise ScriptEnded(status)
 
 
-def _run(script: str, arguments: list[str], source: bytes | None = None) -> int:
+def _run(script: str, arguments: list[str], source: bytes | None = None, kind: str = "file") -> int:
     """Run the script, and return its exit status."""
-    sys.argv[:] = [script, *arguments]
-    if (folder := str(Path(script).resolve().parent)) not in sys.path:
+    sys.argv[:] = ["-c" if kind == "code" else script, *arguments]
+    folder = str(Path(script).resolve().parent) if kind == "file" else os.getcwd()
+    if folder not in sys.path:
         sys.path.append(folder)  # as the last one: a file beside the script replaces no module of xpulab's packages
-    module = types.ModuleType("__main__")
-    module.__file__ = script
-    sys.modules["__main__"] = module
     try:
-        exec(compile(source or Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))
+        if kind == "module":
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+            return 0
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        if kind == "file":
+            module.__file__ = script
+        name, code = ("<string>", script) if kind == "code" else (script, source or Path(script).read_bytes())
+        exec(compile(code, name, "exec", dont_inherit=True), vars(module))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

@@ -17,12 +17,14 @@ from sklearn.utils import check_random_state
 
 from xpulab._sklearn import _get_output_config
 from xpulab.deploy.plan.probe import core_ranges
+from xpulab.estimator.config import get_config
+from xpulab.estimator.interrupted import FITS
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
+from xpulab.spmd._batches import JOINS, SINCE, add, join, look
 from xpulab.spmd._constructors import attributes_of, meanings
-from xpulab.spmd._hyperparameters import hyperparameters_of
-from xpulab.spmd._local import LocalRows, checked, kind_of, on_host
+from xpulab.spmd._local import LocalRows, checked, kind_of, like, on_host
 from xpulab.spmd._ranks import ProgramRanks, ranks
 
 if TYPE_CHECKING:
@@ -33,11 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["estimators_of", "on_ranks"]
 
 _ROWS = ("X", "X_test")
-_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
+_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
+#: Packages whose fitted estimators have all that the methods in `_BY_ROW` need on each rank.
+_FITTED_ALONE = ("decomposition", "linear_model")
 _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
+_HOSTED = ("error_norm", "get_covariance", "get_precision", "to_sklearn")  # they read attributes, and take no rows
 
 
-def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]:
+def estimators_of(package: ModuleType, **others: type[Proxy]) -> tuple[list[str], Callable[[str], Any]]:
     """Return the names of the estimators of a package, and a function that makes the one with a name for the ranks.
 
     They are a module's `__all__` and `__getattr__`.
@@ -46,21 +51,25 @@ def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]
     ----------
     package : module
         A package with estimators of xpulab in its `__all__`.
+    **others : type
+        Estimators that take the place of those of the same name.
     """
     proxies = {name: getattr(package, name) for name in package.__all__}
-    proxies = {name: each for name, each in proxies.items() if isinstance(each, type) and issubclass(each, Proxy)}
+    proxies = {
+        name: each for name, each in proxies.items() if isinstance(each, type) and issubclass(each, Proxy)
+    } | others
 
     @functools.cache
     def made(name: str) -> Any:
         if name not in proxies:
             home = package.__name__.replace("xpulab.", "xpulab.spmd.", 1)
             raise AttributeError(f"module {home!r} has no attribute {name!r}")
-        return on_ranks(proxies[name])
+        return on_ranks(proxies[name], getattr(package, name))
 
     return sorted(proxies), made
 
 
-def on_ranks(proxy: type[Proxy]) -> type[Proxy]:
+def on_ranks(proxy: type[Proxy], named: type[Proxy] | None = None) -> type[Proxy]:
     """Return the estimator of `sklearnex.spmd` for one of xpulab's estimators.
 
     Every method that takes rows is called on all ranks, and each rank passes its own rows. A result with one entry per
@@ -70,26 +79,44 @@ def on_ranks(proxy: type[Proxy]) -> type[Proxy]:
     ----------
     proxy : type
         The estimator.
+    named : type, optional
+        The estimator that has its name and its documentation.
 
     Returns
     -------
     type
         A subclass, with the same parameters and attributes.
     """
-    home = f"xpulab.spmd.{proxy.__module__.split('.')[1]}"
-    namespace: dict[str, object] = {"__doc__": _described(proxy), "__module__": home}
-    namespace |= attributes_of(proxy) | hyperparameters_of(proxy.__name__)
+    named = named or proxy
+    home = f"xpulab.spmd.{named.__module__.split('.')[1]}"
+    namespace: dict[str, object] = {"__doc__": _described(named), "__module__": home}
+    namespace |= attributes_of(proxy, named.__name__)
     for name, method in inspect.getmembers(proxy, inspect.isfunction):
         parameters = list(inspect.signature(method).parameters)
         takes_rows = len(parameters) > 1 and parameters[1] in _ROWS
+        if name in _HOSTED:
+            namespace[name] = _hosted(method)
         if name.startswith("_") or not (takes_rows or name == "resume"):
             continue
         ours = method.__module__.startswith("xpulab.")
         if name == "score" and (not ours or issubclass(proxy, ScoredHere)):
             namespace[name] = _score
+        elif name == "partial_fit" and named.__name__ in JOINS:
+            namespace[name], namespace["__getattr__"] = _batches(method, proxy), look
         else:
             namespace[name] = _own(method) if ours else _theirs(method)
-    return type(proxy.__name__, (proxy,), namespace)
+    namespace["__getstate__"] = _hosted_state(proxy)
+    return type(named.__name__, (proxy,), namespace)
+
+
+def _hosted_state(proxy: type[Proxy]) -> Callable[[Proxy], object]:
+    """Return a method for what is pickled: NumPy arrays, which need no device."""
+
+    def state(self: Proxy) -> object:
+        with _numpy_attributes(self):
+            return dict(proxy.__getstate__(self))
+
+    return state
 
 
 def _described(proxy: type[Proxy]) -> str:
@@ -100,7 +127,8 @@ def _described(proxy: type[Proxy]) -> str:
         "passes its own rows.\n\n"
         "Methods that take rows are called on all ranks, and take `queue`, as in sklearnex.spmd. X, y and the weights "
         "are\nNumPy, dpnp or dpctl arrays, with any number of rows. A result with one entry per row has the entries of "
-        "the rank's\nrows, in an array of the kind of X. Attributes are NumPy arrays. They are the same on all ranks, "
+        "the rank's\nrows, in an array of the kind of X. Attributes are NumPy arrays, or under "
+        "``xpulab.config_context(array_api_dispatch=True)``\narrays of the kind of X. They are the same on all ranks, "
         f"except those\nwith one entry per row.\n{meanings(proxy)}\n{rest}"
     )
 
@@ -113,9 +141,15 @@ def _with_queue(method: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=sorted([*named, queue], key=lambda p: p.kind))
 
 
-def _public(method: Callable[..., Any], call: Callable[[Proxy, inspect.BoundArguments], Any]) -> Callable[..., Any]:
-    """Return a method with a method's name and documentation that checks `queue`, and calls a function on all ranks."""
+def _public(
+    method: Callable[..., Any], call: Callable[[Proxy, inspect.BoundArguments], Any], alone: bool = False
+) -> Callable[..., Any]:
+    """Return a method with a method's name and documentation that checks `queue`, and calls a function on all ranks.
+
+    With `alone`, each rank calls it for itself, unless it is a part of a call of all ranks.
+    """
     signature = _with_queue(method)
+    starts, adds = method.__name__ in FITS, method.__name__ == "partial_fit"
 
     @functools.wraps(method)
     def public(self: Proxy, *args: object, **kwargs: object) -> Any:
@@ -124,15 +158,53 @@ def _public(method: Callable[..., Any], call: Callable[[Proxy, inspect.BoundArgu
         if isinstance(_rows_of(given), LocalRows):  # another method of xpulab calls this one
             return method(*given.args, **given.kwargs)
         here = ranks()
+        if starts and not adds:
+            self.__dict__.pop(SINCE, None)
+        elif not adds:
+            join(self)
+        if alone and not here.busy:
+            here = here.alone
 
         def work() -> Any:
             _require_queue(here, queue)
-            return call(self, given)
+            with _numpy_attributes(self, _rows_of(given) if starts else None):
+                return call(self, given)
 
         return work() if here.busy else here.together(work)
 
     public.__signature__ = signature  # type: ignore[attr-defined]
     return public
+
+
+def _hosted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method without rows: it computes with NumPy, and returns arrays of the kind of the attributes."""
+
+    @functools.wraps(method)
+    def call(self: Proxy, *args: object, **kwargs: object) -> Any:
+        join(self)
+        X = next((value for value in vars(self).values() if kind_of(value) is not None), None)
+        with _numpy_attributes(self):
+            return like(X, method(self, *map(on_host, args), **kwargs))
+
+    return call
+
+
+@contextlib.contextmanager
+def _numpy_attributes(estimator: Proxy, X: Any = None) -> Iterator[None]:
+    """Open a context in which all attributes of an estimator are NumPy arrays.
+
+    After a fit with X under ``array_api_dispatch=True``, fitted attributes are arrays of the kind of X.
+    """
+    own: Any = vars(estimator)
+    devices = {name: value for name, value in own.items() if kind_of(value) is not None}
+    hosts = {name: on_host(value) for name, value in devices.items()}
+    own.update(hosts)
+    try:
+        yield
+    finally:
+        if X is not None and kind_of(X) is not None and get_config()["array_api_dispatch"]:
+            own.update({name: like(X, value) for name, value in own.items() if name.endswith("_")})
+        own.update({name: devices[name] for name, value in hosts.items() if own.get(name) is value})
 
 
 def _rows_of(given: inspect.BoundArguments) -> Any:
@@ -144,11 +216,27 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method that xpulab defines: it runs on the engines, and gets handles for the rows of all ranks."""
 
     def call(self: Proxy, given: inspect.BoundArguments) -> Any:
-        X = _rows_of(given)
-        with _joined(ranks(), self, method.__name__, given):
-            return _like(X, method(*given.args, **given.kwargs))
+        here, X = ranks(), _rows_of(given)
+        none = here is here.alone and np.ndim(X) == 2 and not len(X)
+        if none:  # a rank alone needs a row
+            given.arguments["X"] = np.zeros((1, X.shape[1]), X.dtype)
+        with _joined(here, self, method.__name__, given):
+            found = method(*given.args, **given.kwargs)
+        return like(X, found[:0] if none else found)
 
-    return _public(method, call)
+    alone = method.__name__ in _BY_ROW and method.__module__.split(".")[1] in _FITTED_ALONE
+    return _public(method, call, alone)
+
+
+def _batches(method: Callable[..., Any], proxy: type[Proxy]) -> Callable[..., Any]:
+    """Wrap `partial_fit`: each rank adds its own batches."""
+
+    def call(self: Proxy, given: inspect.BoundArguments) -> Proxy:
+        with _joined(ranks(), self, method.__name__, given):
+            add(self, proxy, **{name: value for name, value in given.arguments.items() if name != "self"})
+        return self
+
+    return _public(method, call, alone=True)
 
 
 def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +252,7 @@ def _theirs(method: Callable[..., Any]) -> Callable[..., Any]:
         if none and rows is not None:  # scikit-learn needs a row, and all ranks must call xpulab's methods together
             given.arguments["X"] = np.zeros((1, rows.shape[1]), rows.dtype)
         found = method(*given.args, **given.kwargs)
-        return _like(X, found[:0] if none else found)
+        return like(X, found[:0] if none else found)
 
     return _public(method, call)
 
@@ -224,18 +312,6 @@ def _require_queue(here: ProgramRanks, queue: dpctl.SyclQueue | None) -> None:
             f"the queue belongs to {queue.sycl_device.name.strip()}, and this rank computes on {device.name}; leave "
             "out queue, or choose the ranks' devices: xpulab run --devices"
         )
-
-
-def _like(X: Any, result: object) -> Any:
-    """Return results with one entry per row as arrays of the same kind as X, on the queue of X."""
-    module = kind_of(X)
-    if module is None:
-        return result
-    if isinstance(result, tuple):
-        return tuple(_like(X, each) for each in result)
-    if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
-        return result
-    return module.asarray(result, usm_type=X.usm_type, sycl_queue=X.sycl_queue)
 
 
 @contextlib.contextmanager

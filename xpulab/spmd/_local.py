@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import dpnp
     from dpctl.tensor import usm_ndarray
 
-__all__ = ["LocalRows", "checked", "kind_of", "on_host"]
+__all__ = ["LocalRows", "checked", "kind_of", "like", "on_host"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,20 @@ def on_host(X: object) -> Any:
     """Return an array on a device as a NumPy array, and everything else unchanged."""
     module = kind_of(X)
     return X if module is None else module.asnumpy(X)
+
+
+def like(X: Any, result: object) -> Any:
+    """Return results with one entry per row as arrays of the same kind as X, on the queue of X."""
+    module = kind_of(X)
+    if module is None:
+        return result
+    if isinstance(result, tuple):
+        return tuple(like(X, each) for each in result)
+    if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
+        return result
+    if result.dtype == np.float64 and not X.sycl_device.has_aspect_fp64:
+        result = result.astype(np.float32)
+    return module.asarray(result, usm_type=X.usm_type, sycl_queue=X.sycl_queue)
 
 
 def checked(X: Any, name: str, one_d: bool = False) -> Any:

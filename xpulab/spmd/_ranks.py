@@ -48,6 +48,7 @@ __all__ = ["ProgramRanks", "ranks"]
 T = TypeVar("T")
 
 _FIRST = 1 << 60  # number of the first task; the numbers from `new_task_number` are smaller
+_ALONE = 1 << 61  # of a rank alone
 _KINDS = (ValueError, TypeError, MemoryError)
 
 
@@ -105,11 +106,17 @@ class ProgramRanks:
         self._number = _FIRST
         register_all()
         self.facts: list[EngineDescription] = self._communicator().allgather(engine.describe())
+        self.alone = RankAlone(self)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return self.engine.size
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return self.engine.rank
 
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""
@@ -168,7 +175,7 @@ class ProgramRanks:
         _Left
             If a rank has raised an exception.
         """
-        fact = self.facts[self.engine.rank]
+        fact = self.facts[self.rank]
         place = {"rank": fact.rank, "host": fact.host, "device": fact.device.name}
         message: _Message = {"status": status, "thing": thing, "engine": place, "number": self._number, "error": None}
         if error is not None:
@@ -256,13 +263,13 @@ class ProgramRanks:
     ) -> tuple[Target, np.ndarray[Any, Any]]:
         """Allocate memory for this rank's part of a result with one entry per row of a handle."""
         assert bounds is not None
-        mine = range(*bounds[self.engine.rank : self.engine.rank + 2])
+        mine = range(*bounds[self.rank : self.rank + 2])
         target, result = outgoing.receive((len(mine), *shape[1:]), dtype, on_disk)
         return replace(target, first=mine.start), result
 
     def entries(self, X: ShardedArray) -> range:
         """Return the indices of the rows of X that this rank has."""
-        first, last = X.bounds[self.engine.rank : self.engine.rank + 2]
+        first, last = X.bounds[self.rank : self.rank + 2]
         return range(first, last)
 
     def release_with(self, owner: object, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
@@ -282,11 +289,44 @@ def _failed(reply: Reply) -> bool:
     return reply["status"] in ("error", "peer failed")
 
 
+class RankAlone(ProgramRanks):
+    """This rank in place of all ranks, for a call that concerns its own rows only: the others need not make it.
+
+    Parameters
+    ----------
+    ranks : ProgramRanks
+    """
+
+    size, rank = 1, 0
+
+    def __init__(self, ranks: ProgramRanks) -> None:
+        self.engine, self._blocks = ranks.engine, ranks._blocks
+        self.facts = [ranks.facts[ranks.rank]]
+        self.busy, self.last_report, self.interrupted = False, None, None
+        self.alone = self
+        self._number = _ALONE + (ranks.rank << 40)  # no other rank has a task with such a number
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Call a function on this rank."""
+        self.busy = True
+        try:
+            with in_place_of_cluster(self), self.engine.communicators.alone():
+                return work()
+        finally:
+            self.busy = False
+
+    def _exchange_messages(self, status: str, thing: object, error: Exception | None = None) -> list[_Message]:
+        self.engine.renew_communicators()  # none are replaced, and the next task of all ranks replaces none
+        return [{"status": status, "thing": thing, "engine": {}, "number": self._number, "error": None}]
+
+
 _ranks: list[ProgramRanks] = []
 
 
 def ranks() -> ProgramRanks:
     """Return the ranks of this program. The first call is made by all ranks together.
+
+    In a call of this rank alone, it is this rank.
 
     Raises
     ------
@@ -297,7 +337,8 @@ def ranks() -> ProgramRanks:
         engine = this_engine() or _started()
         _require_all_ranks(engine)
         _ranks.append(ProgramRanks(engine))
-    return _ranks[0]
+    alone = _ranks[0].alone
+    return alone if alone.busy else _ranks[0]
 
 
 def _require_all_ranks(engine: Engine) -> None:
