@@ -310,7 +310,7 @@ def _imitate(task: Any, as_gpu: bool, as_long: bool) -> None:
     from xpulab.engine import comm
 
     if as_long:
-        comm._FEW = 1
+        comm.FEW = 1
     device = task.device
     if as_gpu:
         device.shares_memory = device.is_cpu = False

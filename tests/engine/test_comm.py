@@ -138,8 +138,8 @@ def test_arrays_of_any_layout_in_every_collective(
             return layout_of[layouts[rank]](array)
 
         comm, rank = here.task.comm, here.task.comm.rank
-        mine, before = values(rank, *shape), (module._FEW, module._MOST)
-        module._FEW, module._MOST = few, most
+        mine, before = values(rank, *shape), (module.FEW, module.MOST)
+        module.FEW, module.MOST = few, most
         try:
             return {
                 "allreduce": comm.allreduce(laid(mine)),
@@ -154,7 +154,7 @@ def test_arrays_of_any_layout_in_every_collective(
                 "exchange_rows": comm.exchange_rows(laid(values(rank, counts[rank].sum(), 3)), counts[rank]),
             }
         finally:
-            module._FEW, module._MOST = before
+            module.FEW, module.MOST = before
 
     every = [values(rank, *shape) for rank in range(cluster.size)]
     total = np.sum(every, axis=0, dtype=dtype)

@@ -166,8 +166,7 @@ def test_integers_that_float64_would_round_stay_apart(on_pair: Any, dtype: Any) 
         ours, theirs = (getattr(each, function)(truth, truth[::-1], **how) for each in (metrics, sklearn.metrics))
         np.testing.assert_allclose(ours, theirs)
     assert metrics.log_loss(truth, scores) == pytest.approx(sklearn.metrics.log_loss(truth, scores))
-    how = {"multi_class": "ovr"}
-    ours, theirs = (each.roc_auc_score(truth, scores, **how) for each in (metrics, sklearn.metrics))
+    ours, theirs = (each.roc_auc_score(truth, scores, multi_class="ovr") for each in (metrics, sklearn.metrics))
     assert ours == pytest.approx(theirs)
 
 

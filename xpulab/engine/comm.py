@@ -37,9 +37,9 @@ _NAP = 20e-6  # seconds of sleep between two later polls
 #: Bytes of all ranks together up to which everything is sent to all ranks. Where nothing else runs, a reduction of so
 #: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
 #: programs, and on a busy core it can take 100 ms.
-_FEW = 1 << 20
+FEW = 1 << 20
 #: Most bytes of a message. Open MPI 5.0 refuses to send 2**31 items at once, such as bytes, which others do.
-_MOST = 1 << 30
+MOST = 1 << 30
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
 
@@ -108,7 +108,7 @@ class Communicator:
         values = _in_order(values)
         if self.size == 1:
             return values.copy()
-        if self.size * values.nbytes <= _FEW:
+        if self.size * values.nbytes <= FEW:
             every = self.allgather_arrays(values.ravel())
             return op.reduce(every, axis=0, dtype=values.dtype).reshape(values.shape)
         flat, result = values.reshape(-1), np.empty(values.size, values.dtype)
@@ -155,7 +155,7 @@ class Communicator:
         if self.size == 1:
             return values[None].copy()
         as_float64 = values.dtype.kind == "f" or values.dtype.itemsize < 8  # exactly
-        if self.size * values.nbytes > _FEW or not as_float64:
+        if self.size * values.nbytes > FEW or not as_float64:
             values = _in_order(values)
             every = np.empty((self.size, len(values)), values.dtype)
             return self._together(lambda: self._gather_parts(values, every), every)
@@ -319,8 +319,8 @@ def _in_order(values: np.ndarray) -> np.ndarray:
 
 
 def _parts(n: int, nbytes: int) -> Iterator[slice]:
-    """Yield slices of `n` items of so many bytes, each of at most `_MOST` bytes, or one item."""
-    step = max(1, _MOST // max(1, nbytes))
+    """Yield slices of `n` items of so many bytes, each of at most `MOST` bytes, or one item."""
+    step = max(1, MOST // max(1, nbytes))
     return (slice(first, min(first + step, n)) for first in range(0, n, step))
 
 
