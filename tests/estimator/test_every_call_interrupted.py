@@ -286,10 +286,12 @@ def test_an_interrupted_start_and_a_resume_without_a_fit_show_lines_and_no_trace
 
 
 def slow(task: Any, seconds: float) -> None:
-    """On an engine: let each piece of rows that is read, or moved to another rank, take this many seconds."""
+    """On an engine: let each piece of rows that is read, written, or moved to a rank, take this many seconds."""
     import time
 
+    from xpulab.engine import dataset
     from xpulab.engine.algorithms import selection
+    from xpulab.sharing.memory import SharedBlock
     from xpulab.sharing.process_memory import ProcessMemory
 
     def slowly(call: Any) -> Any:
@@ -304,7 +306,8 @@ def slow(task: Any, seconds: float) -> None:
 
     ProcessMemory.read = slowly(ProcessMemory.read)  # type: ignore[method-assign]
     selection._exchange = slowly(selection._exchange)
-    selection._PIECE = 1 << 16 if seconds else 2 << 20
+    SharedBlock.write = slowly(SharedBlock.write)  # type: ignore[method-assign]
+    selection._PIECE, dataset._PIECE = (1 << 16, 1 << 16) if seconds else (16 << 20, 4 << 20)
 
 
 @pytest.fixture
@@ -320,7 +323,13 @@ def bytes_on(cluster: xpulab.XPUCluster) -> int:
 
 
 @pytest.mark.parametrize(
-    "line", ["rows = pair.scatter(X)", "a, b = train_test_split(handle)", "a, b, c, d = train_test_split(handle, few)"]
+    "line",
+    [
+        "rows = pair.scatter(X)",
+        "a, b = train_test_split(handle)",
+        "a, b, c, d = train_test_split(handle, few)",
+        "rows = handle.gather()",
+    ],
 )
 def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
     slowed: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], line: str

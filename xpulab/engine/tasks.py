@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import cloudpickle
 
 from xpulab.engine.algorithms import register_all
@@ -85,11 +87,21 @@ def _scatter(task: Task, source: Source) -> dict[str, object]:
     return {"shared": isinstance(rows, Rows) and rows.shared}
 
 
+def _until_stopped(task: Task, pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of rows, until this rank has seen the request to stop: rows of gigabytes take seconds."""
+    for piece in pieces:
+        task.leave_if_cancelled()
+        yield piece
+
+
 @task("gather")
 def _gather(task: Task, source: Source, target: Target) -> dict[str, object]:
     rows = rows_of(task, source)
     consecutive, row_bytes = kernels_for(rows).consecutive, rows.n_features * rows.dtype.itemsize
-    parts = (consecutive(rows, *piece) for piece in pieces(rows.n_samples, row_bytes))
+    whole = pieces(rows.n_samples, row_bytes)
+    if target.number is None:  # rows for another host are read after the task
+        whole = _until_stopped(task, whole)
+    parts = (consecutive(rows, *piece) for piece in whole)
     write_block(task, target, source.bounds, parts, lasting=True)
     return {}
 
@@ -101,7 +113,7 @@ def _gather_csr(task: Task, source: Source, stored: list[int], targets: list[Tar
     assert isinstance(rows, SparseRows)
     fetch, (data, indices, indptr) = task.device.fetch, targets
     for target, array in ((data, rows.data), (indices, rows.indices)):
-        parts = (fetch(array, *piece) for piece in pieces(last - first, target.dtype.itemsize))
+        parts = (fetch(array, *piece) for piece in _until_stopped(task, pieces(last - first, target.dtype.itemsize)))
         write_block(task, target, stored, parts)
     write_block(task, indptr, source.bounds, [first + fetch(rows.indptr, 0, rows.n_samples)])
     return {}
