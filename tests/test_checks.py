@@ -1,4 +1,4 @@
-"""Sparse rows where dense rows are expected: the error says what makes dense rows, and what takes sparse ones."""
+"""Errors about sparse rows, which say what makes dense rows and what takes sparse ones; rows of unusual objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xpulab.cluster import KMeans
 from xpulab.decomposition import PCA
 from xpulab.ensemble import RandomForestClassifier
 from xpulab.linear_model import LinearRegression
-from xpulab.metrics import silhouette_score
+from xpulab.metrics import r2_score, silhouette_score
 from xpulab.preprocessing import MinMaxScaler, OneHotEncoder
 
 X = np.random.default_rng(0).integers(0, 5, (200, 3)).astype(float)
@@ -74,3 +74,22 @@ def test_the_advice_about_sparse_rows_helps(on_pair: xpulab.XPUCluster) -> None:
     assert make_pipeline(OneHotEncoder(), KMeans(3, random_state=0)).fit(X)["kmeans"].labels_.shape == (200,)
     with pytest.raises(TypeError, match="Sparse data was passed for y"):
         LinearRegression().fit(X, ROWS)
+
+
+class _OnlyAnArray:
+    """Rows of a library whose `__array__` takes no dtype."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = rows
+
+    def __array__(self) -> np.ndarray:
+        return self._rows
+
+
+@pytest.mark.cluster
+def test_objects_that_have_only_array(on_pair: xpulab.XPUCluster) -> None:
+    X = np.arange(12.0).reshape(6, 2) ** 2
+    y, ones = _OnlyAnArray(X @ [1.0, 2.0]), _OnlyAnArray(np.ones(6))
+    for rows in (_OnlyAnArray(X), on_pair.scatter(_OnlyAnArray(X))):
+        np.testing.assert_allclose(LinearRegression().fit(rows, y, sample_weight=ones).coef_, [1, 2])
+    assert r2_score(y, y, sample_weight=ones) == 1.0

@@ -69,7 +69,7 @@ def one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with ONE_AT_A_TIME:
-                return call(*args, **kwargs)
+                return call(*map(_array_of, args), **kwargs)
         except TypeError as error:
             rows = next((each for each in args if sparse.issparse(each)), None)
             if rows is None or "Sparse data was passed" not in str(error) or "passed for y" in str(error):
@@ -77,6 +77,11 @@ def one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
             raise TypeError(f"{str(error).partition('. Use')[0]}. {instead_of_sparse(rows)}") from None
 
     return alone
+
+
+def _array_of(given: Any) -> Any:
+    """Return the array of an object that has only `__array__`, which may take no dtype; other things as they are."""
+    return np.asarray(given) if hasattr(given, "__array__") and not hasattr(given, "shape") else given
 
 
 def instead_of_sparse(rows: Any) -> str:

@@ -173,6 +173,13 @@ def test_estimators_that_need_squares_of_float64_refuse_rows_whose_squares_are_t
             model.fit(X, y)
 
 
+@pytest.mark.parametrize("exponent", [-133, -145])
+def test_lasso_of_float32_rows_so_small_that_digits_are_lost(exponent: int) -> None:
+    X, y = at(B, np.float32, exponent), at(Y, np.float32, exponent)
+    for model in (linear_model.Lasso(), linear_model.ElasticNet(), linear_model.Lasso(fit_intercept=False)):
+        np.testing.assert_array_equal(model.fit(X, y).coef_, np.zeros(3, np.float32))
+
+
 PRECISE = RNG.normal(size=(200, 4)) * [1, 2, 3, 4] + 1e5
 LINE = PRECISE @ [1.0, 2.0, 3.0, 4.0]
 LABELS = np.greater(LINE, LINE.mean())
