@@ -29,6 +29,8 @@ from xpulab.scanning import Scan
 
 __all__ = ["RidgeCV"]
 
+_MANY = 500  # columns, of which the products of each fold take longer than the calls of its fits
+
 
 class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
     """`Ridge` with a penalty that is chosen by cross-validation, on every device of the active cluster.
@@ -268,4 +270,4 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
 
 def _wide(X: Any, y: Any) -> bool:
     """Return whether a fit of each fold takes less time than the products of all columns, and may have its rows."""
-    return X.shape[0] < X.shape[1] and not any(isinstance(each, ShardedArray | Scan) for each in (X, y))
+    return X.shape[1] > max(X.shape[0], _MANY) and not any(isinstance(each, ShardedArray | Scan) for each in (X, y))
