@@ -35,10 +35,11 @@ _BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function")
 _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
 
 
-def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]:
+def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any], list[str]]:
     """Return the names of the estimators of a package, and a function that makes the one with a name for the ranks.
 
-    They are a module's `__all__` and `__getattr__`.
+    They are a module's `__all__` and `__getattr__`. The third value is an empty `__path__`: with it, Python looks for
+    modules of names that are missing, and `xpulab.missing` says what was meant.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def estimators_of(package: ModuleType) -> tuple[list[str], Callable[[str], Any]]
             raise AttributeError(f"module {home!r} has no attribute {name!r}")
         return on_ranks(proxies[name])
 
-    return sorted(proxies), made
+    return sorted(proxies), made, []
 
 
 def on_ranks(proxy: type[Proxy]) -> type[Proxy]:
