@@ -29,6 +29,11 @@ from xpulab import missing
         ("from xpulab import KMeans", "did you mean: from xpulab.cluster import KMeans"),
         ("from xpulab import XPUcluster", "did you mean: from xpulab import XPUCluster"),
         ("import xpulab.clusters", "did you mean: import xpulab.cluster"),
+        ("from xpulab.spmd.cluster import Kmeans", "did you mean: from xpulab.spmd.cluster import KMeans"),
+        ("import xpulab.spmd.cluster.kmeans", "did you mean: from xpulab.spmd.cluster import KMeans"),
+        ("from xpulab.spmd.cluster import PCA", "did you mean: from xpulab.spmd.decomposition import PCA"),
+        ("from xpulab.spmd import KMeans", "did you mean: from xpulab.spmd.cluster import KMeans"),
+        ("import xpulab.spmd.clusters", "did you mean: import xpulab.spmd.cluster"),
     ],
 )
 def test_an_import_that_cannot_be_done_says_what_to_import(statement: str, said: str) -> None:
@@ -41,6 +46,7 @@ def test_an_import_that_cannot_be_done_says_what_to_import(statement: str, said:
     ("statement", "said"),
     [
         ("import xpulab.qqqqqqqq", "No module named 'xpulab.qqqqqqqq'"),
+        ("from xpulab.spmd.cluster import qqqqqqqq", "cannot import name 'qqqqqqqq' from 'xpulab.spmd.cluster'"),
         ("from xpulab.cluster import qqqqqqqq", "cannot import name 'qqqqqqqq' from 'xpulab.cluster'"),
         ("import numpy.qqqqqqqq", "No module named 'numpy.qqqqqqqq'"),
     ],

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import sys
 import traceback
+import warnings
+from types import FrameType
 from typing import Any
 
 __all__ = [
@@ -165,6 +168,15 @@ class XpulabWarning(UserWarning):
 
 class OversubscribedWarning(XpulabWarning):
     """Several engines share cores or a device."""
+
+
+def warn(message: str, kind: type[Warning]) -> None:
+    """Warn at the line of the user's code that has called xpulab, not at a line of xpulab or of a library."""
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("xpulab", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level + 1)
 
 
 def error_fields(error: BaseException) -> dict[str, str]:

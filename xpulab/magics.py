@@ -34,7 +34,7 @@ from xpulab.console.commands import (
 from xpulab.console.completion import Offered, TypedCell, explaining, names_in_cell, words_in_line
 from xpulab.console.every_cell import OFF, EveryCell, auto_parser
 from xpulab.deploy.all_clusters import AllClusters, all_clusters
-from xpulab.deploy.cluster import XPUCluster
+from xpulab.deploy.cluster import XPUCluster, clusters
 from xpulab.deploy.current import current_cluster, find_current, latest_cluster, latest_start
 from xpulab.deploy.network.addresses import addresses
 from xpulab.deploy.network.ports import ports
@@ -356,8 +356,10 @@ def _hosts(arguments: argparse.Namespace) -> Any:
     return look(named, arguments.ssh_config, arguments.mpi, among=ports(arguments.ports))
 
 
-def _detach(arguments: argparse.Namespace) -> None:
-    current_cluster().detach()
+def _detach(arguments: argparse.Namespace) -> ClusterStatus:
+    cluster = current_cluster()
+    cluster.detach()
+    return cluster.status()
 
 
 def _stop(arguments: argparse.Namespace) -> ClusterStatus:
@@ -375,8 +377,10 @@ def _stop(arguments: argparse.Namespace) -> ClusterStatus:
 def _status(arguments: argparse.Namespace) -> ClusterStatus | AllClusters:
     if arguments.of_all:
         return all_clusters()
-    cluster = find_current()
-    return dataclasses.replace(cluster.status(), cluster=cluster) if cluster else ClusterStatus("stopped", 0)
+    if cluster := find_current():
+        return dataclasses.replace(cluster.status(), cluster=cluster)
+    left = next((each for each in clusters.latest if each.engines.left), None)
+    return left.status() if left else ClusterStatus("stopped", 0)
 
 
 def _devices() -> Any:

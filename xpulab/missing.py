@@ -54,14 +54,15 @@ def advice(package: str, missing: str) -> str:
 def _meant(package: str, missing: str, theirs: ModuleType | None) -> str:
     """Return the import that was meant; empty if no name is similar."""
     own = importlib.import_module(package)
+    root = "xpulab.spmd" if f"{package}.".startswith("xpulab.spmd.") else "xpulab"
     names = dict.fromkeys(getattr(own, "__all__", []), package)
-    if package == "xpulab":
-        names |= dict.fromkeys(_modules(), "")
-    for candidates in (names, {name: home for home in _modules() for name in _all_of(f"xpulab.{home}")}):
+    if package == root:
+        names |= dict.fromkeys(_modules(root), "")
+    for candidates in (names, {name: home for home in _modules(root) for name in _all_of(f"{root}.{home}")}):
         if near := _nearest(missing, candidates):
             home = candidates[near]
-            home = home if home.startswith("xpulab") or not home else f"xpulab.{home}"
-            return f"from {home} import {near}" if home else f"import xpulab.{near}"
+            home = home if home.startswith("xpulab") or not home else f"{root}.{home}"
+            return f"from {home} import {near}" if home else f"import {root}.{near}"
     if theirs is not None and (near := _nearest(missing, _all_of(theirs.__name__))):
         return f"from {theirs.__name__} import {near}, which works on arrays"
     return ""
@@ -74,9 +75,9 @@ def _nearest(missing: str, names: Iterable[str]) -> str:
     return by_case[near[0]] if near else ""
 
 
-def _modules() -> list[str]:
-    """Return the packages of xpulab that have the name of a package of scikit-learn, and those beside them."""
-    found = (module.name for module in pkgutil.iter_modules(importlib.import_module("xpulab").__path__) if module.ispkg)
+def _modules(root: str) -> list[str]:
+    """Return the modules of xpulab, or of its `spmd`, that have the name of one of scikit-learn, and those beside."""
+    found = (module.name for module in pkgutil.iter_modules(importlib.import_module(root).__path__))
     return [name for name in found if name == "basic_statistics" or _exists(f"sklearn.{name}")]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -178,6 +180,10 @@ def test_an_object_that_has_left_its_cluster_says_how_to_come_back(orphan: xpula
     cluster = xpulab.XPUCluster.attach(name)
     rows = cluster.scatter(X[:50], name="rows")
     cluster.detach()
+    assert cluster.status().state == "left"
+    said = f"xpulab cluster {name}: this process has left it, and it goes on; type: xpulab.XPUCluster.attach('{name}')"
+    assert str(cluster) == said
+    assert said.replace("'", "&#x27;").partition(": ")[2] in cluster.status()._repr_html_()
     back = rf"has left the cluster {name}, .*type: xpulab\.XPUCluster\.attach\('{name}'\)"
     for call in (lambda: cluster.run(print), lambda: cluster.scatter(X), lambda: cluster.activate()):
         with pytest.raises(NoClusterError, match=back):
@@ -186,6 +192,20 @@ def test_an_object_that_has_left_its_cluster_says_how_to_come_back(orphan: xpula
         rows.gather()
     with xpulab.XPUCluster.attach(name) as again:
         assert (again.handles()["rows"].gather() == X[:50]).all()
+
+
+def test_the_magics_say_what_was_left(orphan: xpulab.XPUCluster, shell: Any) -> None:
+    name = orphan.name
+    for line in (f"attach {name}", "detach", "status"):
+        said = shell.run_line_magic("xpu_cluster", line)
+    assert said.state == "left"
+    assert str(said).endswith(f"this process has left it, and it goes on; type: %xpu_cluster attach {name}")
+
+
+def test_a_cluster_is_not_copied(orphan: xpulab.XPUCluster) -> None:
+    for copied in (copy.deepcopy, pickle.dumps, lambda each: orphan.run(lambda here, _: 1, each)):
+        with pytest.raises(TypeError, match=rf"cannot be copied or pickled.*XPUCluster\.attach\('{orphan.name}'\)"):
+            copied(orphan)
 
 
 def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.XPUCluster) -> None:

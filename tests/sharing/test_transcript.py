@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from xpulab.sharing import transcript
-from xpulab.sharing.transcript import Transcripts, Writer
+from xpulab.sharing.transcript import Transcripts, Writer, mark_of
 
 
 def test_output_is_read_while_it_is_written_and_the_exception_separately(tmp_path: Path) -> None:
@@ -29,6 +31,53 @@ def test_output_is_read_while_it_is_written_and_the_exception_separately(tmp_pat
     told.close()
     told.close()
     assert [path.name.partition(".")[0] for path in tmp_path.iterdir()] == ["rank-1"]  # the empty one is gone
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, None])
+def test_a_record_separator_in_the_output_is_no_end_of_it(cut: int | None, tmp_path: Path) -> None:
+    """Neither that of a child process, nor one of Python's, nor a part of the mark."""
+    told = Transcripts(tmp_path, 1)
+    mark = mark_of(told.paths[0])
+    with Writer(told.paths[0]) as writer:
+        writer.write("one\x1e\n")
+        writer.buffer.write(b"two\x1ethree\x1e")
+        read = told.read()[0]
+        writer.write(f"four{mark[: -1 - cut]}x\n" if cut is not None else "four\n")
+        read += told.read()[0]
+        writer.raised("KeyError: 5")
+        read += told.read()[0]
+    assert read == told.printed(0)
+    assert read.startswith("one\x1e\ntwo\x1ethree\x1efour")
+    assert told.raised(0) == "KeyError: 5"
+    told.close()
+
+
+def test_a_mark_that_comes_in_two_parts_is_not_shown(tmp_path: Path) -> None:
+    told = Transcripts(tmp_path, 1)
+    mark = mark_of(told.paths[0])
+    with Path(told.paths[0]).open("a") as file:
+        for part, shown in ((f"text{mark[:4]}", "text"), (mark[4:], ""), ("KeyError", "")):
+            file.write(part)
+            file.flush()
+            assert told.read() == [shown]
+    assert (told.printed(0), told.raised(0)) == ("text", "KeyError")
+    told.close()
+
+
+def test_the_stream_has_what_standard_output_has(tmp_path: Path) -> None:
+    with Writer(str(tmp_path / "rank-0")) as writer:
+        usual = io.TextIOWrapper(io.BytesIO())
+        missing = {name for name in dir(usual) if not name.startswith("_") and not hasattr(writer, name)}
+        assert missing == set()
+        writer.reconfigure(line_buffering=True, encoding="utf-8", errors="strict")
+        assert (writer.line_buffering, writer.buffer.fileno()) == (True, writer.fileno())
+        writer.write("text ")
+        writer.buffer.write(memoryview(b"bytes\n"))
+        writer.buffer.flush()
+        raw: Any = writer.buffer
+        io.TextIOWrapper(raw, write_through=True).write("wrapped \ud800\n".replace("\ud800", "ä"))
+        print("half \ud83d", file=writer)
+    assert (tmp_path / "rank-0").read_text() == "text bytes\nwrapped ä\nhalf ?\n"
 
 
 def test_half_a_character_waits_for_the_other_half(tmp_path: Path) -> None:

@@ -467,7 +467,7 @@ class XPUCluster(Remembering, Named, Displayed):
         engines, plan = self.engines, self.planning.chosen
         processes, board = engines.processes, engines.board
         if processes is None or board is None or plan is None:
-            return ClusterStatus("stopped", 0)
+            return ClusterStatus("left" if engines.left else "stopped", 0, id=engines.left)
         ended = processes.ended()
         if ended and processes.record.stopped:
             return ClusterStatus("stopped", 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable
 from typing import Generic
 
@@ -24,7 +23,7 @@ from xpulab.deploy.surroundings import about_open_files, warn_of_packages
 from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.engines import LOGS, Engines
 from xpulab.deploy.tasks.rows import RowsOnEngines
-from xpulab.exceptions import ClusterStartError, OversubscribedWarning, XpulabError
+from xpulab.exceptions import ClusterStartError, OversubscribedWarning, XpulabError, warn
 from xpulab.report import progress
 from xpulab.report.rendering import counted
 from xpulab.sharing.descriptions import EngineDescription
@@ -108,7 +107,7 @@ class LifeOfEngines(Generic[MemberT]):
                 n = len(plan.ranks)
                 handle.report.title, handle.report.total = f"xpulab: start {counted(n, 'engine')}", n
                 for warning in plan.warnings if not handle.told else ():
-                    _warn(warning)
+                    warn(warning, OversubscribedWarning)
                 self._await_engines(processes, plan, say)
                 self.seconds_to_start = time.monotonic() - begun
                 self._publish(processes)
@@ -322,7 +321,3 @@ def _teller(handle: progress.ProgressHandle[progress.TaskReport]) -> Callable[[s
         handle.update()
 
     return say
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, OversubscribedWarning, stacklevel=3)

@@ -130,8 +130,8 @@ class ClusterStatus(Displayed):
 
     Attributes
     ----------
-    state : {"running", "stopped", "lost"}
-        "lost" if engines were lost.
+    state : {"running", "stopped", "lost", "left"}
+        "lost" if engines were lost; "left" if this process has left the cluster, which goes on.
     seconds_to_start : float or None
         Seconds that the start took.
     engines : tuple of EngineStatus
@@ -150,7 +150,7 @@ class ClusterStatus(Displayed):
         Cluster that a live view follows; None for a static view.
     """
 
-    state: Literal["running", "stopped", "lost"]
+    state: Literal["running", "stopped", "lost", "left"]
     n: int
     seconds_to_start: float | None = None
     engines: tuple[EngineStatus, ...] = ()

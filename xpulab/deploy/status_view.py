@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xpulab.advice import to_attach
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.report.html import SHAPE
 from xpulab.report.rendering import (
@@ -118,6 +119,8 @@ def _summary(status: Mapping[str, Any]) -> str:
         f"ready after {format_seconds(start)}" if start is not None else "",
         str(status.get("lives") or ""),
     ]
+    if state == "left":
+        return f"this process has left it, and it goes on; type: {to_attach(status['id'])}"
     cure = f"; type: {_CURES[state]}" if state in _CURES else ""
     return ", ".join(part for part in parts if part) + cure
 

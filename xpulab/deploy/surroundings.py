@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import resource
-import warnings
 
-from xpulab.exceptions import XpulabWarning
+from xpulab.exceptions import XpulabWarning, warn
 from xpulab.libraries import oneapi
 
 __all__ = ["about_open_files", "warn_of_packages"]
@@ -16,10 +15,9 @@ _ENOUGH = 4096  # open files of a process, with which clusters of hundreds of en
 def warn_of_packages() -> None:
     """Warn if packages that the engines use are missing, or are other releases than those that work together."""
     if wrong := oneapi.unlike_pins(oneapi.STACK.pins):
-        warnings.warn(
+        warn(
             f"{'; '.join(wrong.values())}: the engines may not start, or fail later; type: {oneapi.to_install(wrong)}",
             XpulabWarning,
-            stacklevel=3,
         )
 
 

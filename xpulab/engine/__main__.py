@@ -160,18 +160,33 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
 
 
 def _completing(complete: Callable[..., Awaitable[None]], listener: Listener | None) -> Callable[..., Awaitable[None]]:
-    """Return a function that also begins to listen, and ends the logging of each message.
+    """Return a function that also gives IPython the shell of cells, begins to listen, and ends the logging of messages.
 
     The logging took an eighth of the processor time of an empty task; most of its records were made, not written.
     """
 
     async def complete_and_listen(app: Any, *arguments: Any) -> None:
         await complete(app, *arguments)
+        _take_the_place_of_ipythons_shell()
         app.log.setLevel(logging.WARNING)
         if listener is not None:
             listener.start()
 
     return complete_and_listen
+
+
+def _take_the_place_of_ipythons_shell() -> None:
+    """Let IPython's functions, such as `display`, take the shell of this rank's cells: the engine's shows nothing.
+
+    tqdm takes a process with the module of the other one for a notebook, whose widgets it then draws in place of text.
+    """
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from xpulab.engine.cells import cell
+
+    sys.modules.pop("ipykernel.zmqshell", None)
+    InteractiveShell.initialized = classmethod(lambda _: True)  # type: ignore[assignment, method-assign]
+    InteractiveShell.instance = classmethod(lambda *_, **__: cell.get_ipython())  # type: ignore[assignment, method-assign]
 
 
 def _go_to(folder: str) -> None:

@@ -79,4 +79,6 @@ class Communicators:
 
     def _replace_world(self) -> None:
         """Replace `MPI.COMM_WORLD` by a communicator whose calls can be interrupted."""
-        setattr(MPI, "COMM_WORLD", self.of(range(WORLD.size)))  # noqa: B010 -- mpi4py declares it final
+        world = self.of(range(WORLD.size))
+        world.name = "MPI_COMM_WORLD"
+        setattr(MPI, "COMM_WORLD", world)  # noqa: B010 -- mpi4py declares it final

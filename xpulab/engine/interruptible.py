@@ -11,6 +11,7 @@ subclasses. The communicators that they make (`Split`, `Create_cart`) are of the
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,6 +90,13 @@ class Prequest(Request, MPI.Prequest):
 
 class Intracomm(MPI.Intracomm):
     """An `MPI.Intracomm` whose blocking calls can be left. A call that was left makes the communicator useless."""
+
+    def __reduce__(self) -> Any:
+        """As mpi4py's: each process has its own world, so only its name is pickled. Others cannot be pickled."""
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == getattr(MPI, name):
+                return _named, (name,)
+        return super().__reduce__()
 
     def Recv(
         self, buf: BufSpec, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -246,6 +254,12 @@ class Intracomm(MPI.Intracomm):
         return [MPI.pickle.dumps(thing) for thing in things]
 
 
+def _named(name: str) -> MPI.Intracomm:
+    """Return this process's communicator of this name."""
+    found: MPI.Intracomm = getattr(MPI, name)
+    return found
+
+
 def _loads_each(joined: bytearray, sizes: np.ndarray) -> list[Any]:
     ends = np.cumsum(sizes)
     return [MPI.pickle.loads(memoryview(joined)[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
@@ -302,6 +316,25 @@ def _making(name: str, collective: bool = True) -> Callable[..., Any]:
     return call
 
 
+def _refusing(name: str) -> Callable[..., Any]:
+    """Return a method `name` that starts no processes: those would be no engines, and MPI would end all engines."""
+
+    @functools.wraps(getattr(MPI.Intracomm, name))
+    def call(*_: object, **__: object) -> None:
+        words = (
+            f"{name} starts processes by MPI, such as those of a new MPIPoolExecutor, and engines cannot start any. "
+            "The engines themselves can work for it: on all ranks, with mpi4py.futures.MPICommExecutor(comm) as "
+            "executor; or outside of the engines: mpiexec -n 4 python -m mpi4py.futures script.py"
+        )
+        pool: Any = next(iter(getattr(threading.current_thread(), "_args", ())), None)
+        if hasattr(pool, "broken"):  # a thread of mpi4py.futures: its results would be waited for for ever
+            pool.broken(words)
+            raise SystemExit
+        raise RuntimeError(words)
+
+    return call
+
+
 def _owner(name: str) -> Any:
     """Return the class of mpi4py that has the method `name`."""
     owners = (MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm)
@@ -335,6 +368,8 @@ for _name in _PERSISTENT:
     setattr(Intracomm, _name, _returning(_name, Prequest))
 for _name in MAKERS:
     setattr(Intracomm, _name, _making(_name))
+for _name in ("Spawn", "Spawn_multiple"):
+    setattr(Intracomm, _name, _refusing(_name))
 setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
 
 

@@ -19,7 +19,6 @@ from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.answers import UsersResult
-from xpulab.sharing.classes import dumps
 from xpulab.sharing.process_memory import ProcessMemory, can_read
 from xpulab.sharing.sources import Handle, Source, Target
 
@@ -127,7 +126,7 @@ def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False)
         function, arguments, keywords = cloudpickle.loads(call)
         value = function(Here(task), *arguments, **keywords)
         try:
-            return {"value": dumps(value)}
+            return {"value": cell.for_notebook(value)}
         except Exception as error:
             raise TypeError(f"the value that the function returned cannot be sent to the notebook: {error}") from error
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -169,6 +170,8 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
         while not (answer := ready()):
             waited = time.perf_counter() - started
             if waited > _SPIN:
+                if _left_behind():
+                    raise InterruptedError
                 try:
                     look()
                     if interrupted():
@@ -182,6 +185,11 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
     except BaseException:
         _abandoned.append(pending)
         raise
+
+
+def _left_behind() -> bool:
+    """Return whether this is a thread of a user's code that Ctrl-C has ended, and which may wait for the thread."""
+    return isinstance(_left, KeyboardInterrupt) and threading.current_thread() is not threading.main_thread()
 
 
 def look() -> None:

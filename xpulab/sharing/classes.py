@@ -7,7 +7,6 @@ the class of a key takes its own. Ranks that have run the same cell give its cla
 from __future__ import annotations
 
 import io
-import pickle
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
@@ -37,12 +36,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return _class_of, (_key_of(thing), make, arguments), (fill, state), None, None, _filled
 
 
-def dumps(
-    thing: object, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
-) -> bytes:
-    """Pickle an object as `cloudpickle.dumps` does, with the keys of classes."""
+def dumps(thing: object, **options: Any) -> bytes:
+    """Pickle an object as `cloudpickle.dumps` does, with the same options, and with the keys of classes."""
     file = io.BytesIO()
-    Pickler(file, protocol=protocol, buffer_callback=buffer_callback).dump(thing)
+    Pickler(file, **options).dump(thing)
     return file.getvalue()
 
 

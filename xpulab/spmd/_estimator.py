@@ -42,10 +42,13 @@ _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
 _HOSTED = ("error_norm", "get_covariance", "get_precision", "to_sklearn")  # they read attributes, and take no rows
 
 
-def estimators_of(package: ModuleType, **others: type[Proxy]) -> tuple[list[str], Callable[[str], Any]]:
+def estimators_of(
+    package: ModuleType, **others: type[Proxy]
+) -> tuple[list[str], Callable[[str], Any], list[str]]:
     """Return the names of the estimators of a package, and a function that makes the one with a name for the ranks.
 
-    They are a module's `__all__` and `__getattr__`.
+    They are a module's `__all__` and `__getattr__`. The third value is an empty `__path__`: with it, Python looks for
+    modules of names that are missing, and `xpulab.missing` says what was meant.
 
     Parameters
     ----------
@@ -66,7 +69,7 @@ def estimators_of(package: ModuleType, **others: type[Proxy]) -> tuple[list[str]
             raise AttributeError(f"module {home!r} has no attribute {name!r}")
         return on_ranks(proxies[name], getattr(package, name))
 
-    return sorted(proxies), made
+    return sorted(proxies), made, []
 
 
 def on_ranks(proxy: type[Proxy], named: type[Proxy] | None = None) -> type[Proxy]:

@@ -3,4 +3,4 @@
 from xpulab import covariance
 from xpulab.spmd._estimator import estimators_of
 
-__all__, __getattr__ = estimators_of(covariance)
+__all__, __getattr__, __path__ = estimators_of(covariance)

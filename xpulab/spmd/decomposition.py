@@ -63,4 +63,4 @@ class ExactIncrementalPCA(decomposition.IncrementalPCA):
         super()._keep(shown, state.n_samples, dtype if before is None else before.dtype)
 
 
-__all__, __getattr__ = estimators_of(decomposition, IncrementalPCA=ExactIncrementalPCA)
+__all__, __getattr__, __path__ = estimators_of(decomposition, IncrementalPCA=ExactIncrementalPCA)

@@ -3,4 +3,4 @@
 from xpulab import linear_model
 from xpulab.spmd._estimator import estimators_of
 
-__all__, __getattr__ = estimators_of(linear_model)
+__all__, __getattr__, __path__ = estimators_of(linear_model)

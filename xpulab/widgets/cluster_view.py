@@ -172,7 +172,7 @@ class _Widget:
         """Show a status. Parts that have not changed are not sent."""
         content = status.to_dict()
         self._table.value, self._shapes.value = status_html(content, shapes=False), shapes_html(content)
-        running = status.state != "stopped"
+        running = status.state not in ("stopped", "left")
         if running != self._running and not self._busy:
             self._offer(running)
 

@@ -31,7 +31,7 @@ from xpulab.exceptions import ClusterError
 from xpulab.sharing.descriptions import EngineDescription, HelperDescription
 from xpulab.sharing.folder import BOARD
 from xpulab.sharing.owner import RECORD
-from xpulab.sharing.transcript import RAISED
+from xpulab.sharing.transcript import mark_of
 
 __all__ = ["JOB", "RELAY", "Ended", "Processes"]
 
@@ -270,7 +270,7 @@ class Processes:
             return self._last_words
         parts = []
         for path in sorted((self.folder / "log").glob("*.log")):
-            last = path.read_text(errors="replace").replace(RAISED, "\n").splitlines()[-lines:]
+            last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
             if last or not path.name.startswith("rank-"):
                 parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
         return "\n".join(parts)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from xpulab.deploy.tasks.merging import Merging
-from xpulab.sharing.transcript import Transcripts, between
+from xpulab.sharing.transcript import Transcripts, between, plain
 
 __all__ = ["Between"]
 
@@ -108,5 +108,5 @@ class Between:
         """Take what is new in the files of a call that has ended; returns whether there is any."""
         texts = ended.read()
         for rank, text in enumerate(texts):
-            self._merging.add(rank, text)
+            self._merging.add(rank, plain(text))
         return any(texts)

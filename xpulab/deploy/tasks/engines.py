@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from xpulab.advice import to_attach
 from xpulab.deploy.options import StartOptions
@@ -117,6 +117,12 @@ class Engines:
         self.last_report: FitReport | None = None
         self.replaces = False
         self.sending = threading.RLock()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a cluster consists of processes, and cannot be copied or pickled; use the object itself, and in another "
+            f"process: xpulab.XPUCluster.attach({self.options.name or 'NAME'!r})"
+        )
 
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""

@@ -21,7 +21,7 @@ from xpulab.report.rendering import Text, format_size, in_notebook
 from xpulab.sharing.answers import Reply, UsersResult
 from xpulab.sharing.board import awaited, running
 from xpulab.sharing.hangs import Hangs
-from xpulab.sharing.transcript import LIMIT, Transcripts
+from xpulab.sharing.transcript import LIMIT, SHOWN, Shown, Transcripts, plain, shown
 
 __all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
 
@@ -190,7 +190,7 @@ class Following:
         for rank, text in enumerate(self._transcripts.read()):
             self._merging.add(rank, text)
             if self._also is not None:
-                self._also(rank, "out", text)
+                self._also(rank, "out", plain(text))
         if full := set(self._transcripts.full) - self._told_full:
             self._told_full |= full
             self._note(
@@ -218,7 +218,11 @@ class Following:
         if self._notes is not None:
             return
         self._overwrite("")
-        print(line, flush=True)
+        ranks, is_object, thing = line.partition(SHOWN)
+        if is_object:
+            _show(ranks, shown(thing))
+        else:
+            print(line, flush=True)
 
     def _note(self, text: str) -> None:
         if self._notes is not None:
@@ -235,10 +239,29 @@ class Following:
         self._overwritten = line
 
 
+def _show(ranks: str, thing: Shown) -> None:
+    """Show an object of these ranks: in a notebook as its own objects, elsewhere its text."""
+    if not _is_notebook():
+        for line in str(thing["data"].get("text/plain", "")).splitlines():
+            print(f"{ranks}{line}", flush=True)
+        return
+    from IPython.display import publish_display_data  # a notebook has imported it
+
+    if not thing["update"]:
+        print(ranks.rstrip(), flush=True)
+    known = {"transient": {"display_id": thing["id"]}} if thing["id"] else {}
+    publish_display_data(  # type: ignore[no-untyped-call]
+        thing["data"], thing["metadata"], update=thing["update"], **known
+    )
+
+
+def _is_notebook() -> bool:
+    return in_notebook(sys.modules.get("IPython") and sys.modules["IPython"].get_ipython())
+
+
 def _overwrites() -> bool:
     """Return whether a carriage return in this process's output goes back to the beginning of the line."""
-    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
-    return in_notebook(shell) or sys.stdout.isatty()
+    return _is_notebook() or sys.stdout.isatty()
 
 
 def results_of(replies: list[Reply], title: str, engines: Engines) -> list[UsersResult]:

@@ -1,4 +1,4 @@
-"""``await`` in cells: a loop of asyncio of their own, because the engine's loop runs the task in which the cell is."""
+"""asyncio in a user's code: a loop of its own, because the engine's loop runs the task in which the code is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["awaited"]
+__all__ = ["awaited", "outside_of_loops"]
 
 T = TypeVar("T")
 
@@ -16,33 +16,39 @@ _loops: list[asyncio.AbstractEventLoop] = []  # at most one
 
 
 def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end. Tasks that it has begun go on in the next cell that awaits something.
+    """Run a coroutine of a cell to its end. Tasks that it has begun go on in the next cell that awaits something.
 
     Ctrl-C ends them, too. Tracebacks begin in the cell.
     """
-    if not _loops:
-        _loops.append(asyncio.new_event_loop())
-    (loop,) = _loops
-    with _outside_of_loops():
-        task = loop.create_task(coroutine)
-        try:
-            return loop.run_until_complete(task)
-        except KeyboardInterrupt as interrupt:
-            raise interrupt.with_traceback(_stopped(loop, task) or _in_cell(interrupt.__traceback__)) from None
-        except BaseException as error:
-            raise error.with_traceback(_in_cell(error.__traceback__))  # noqa: B904 -- the same error
+    loop = _loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except KeyboardInterrupt as interrupt:
+        raise interrupt.with_traceback(_stopped(loop, task) or _in_cell(interrupt.__traceback__)) from None
+    except BaseException as error:
+        raise error.with_traceback(_in_cell(error.__traceback__))  # noqa: B904 -- the same error
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of cells. A cell may have closed it."""
+    if not _loops or _loops[0].is_closed():
+        _loops[:] = [asyncio.new_event_loop()]
+    return _loops[0]
 
 
 @contextlib.contextmanager
-def _outside_of_loops() -> Iterator[None]:
-    """Open a context in which asyncio knows neither the loop that runs on this thread, nor its task."""
+def outside_of_loops() -> Iterator[None]:
+    """Open a context in which no loop of asyncio runs on this thread, as in a script: `asyncio.run` works."""
     outer, task = asyncio._get_running_loop(), None
     if outer is not None and (task := asyncio.current_task()) is not None:
         asyncio.tasks._leave_task(outer, task)
     asyncio._set_running_loop(None)
+    asyncio.set_event_loop(_loop())
     try:
         yield
     finally:
+        asyncio.set_event_loop(outer)
         asyncio._set_running_loop(outer)
         if outer is not None and task is not None:
             asyncio.tasks._enter_task(outer, task)

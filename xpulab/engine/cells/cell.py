@@ -9,6 +9,7 @@ import io
 import linecache
 import pickle
 import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from xpulab.sharing.sources import HandleRows, Pickled, SharedRows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["explained", "names", "pull", "push", "run"]
+__all__ = ["explained", "for_notebook", "names", "pull", "push", "run"]
 
 #: Name of a module with a function `asnumpy` -> the class of arrays that it takes. An engine has these modules only
 #: after a cell has imported them. A release of dpctl has one of the last two.
@@ -171,10 +172,10 @@ async def _awaiting(parts: list[CodeType], namespace: dict[str, object]) -> Any:
 
 
 def _display(*things: object) -> None:
-    """Show figures as pictures, and everything else as text, as IPython's `display` does."""
+    """Show figures at the end of the cell, and everything else with its output, as IPython's `display` does."""
     for thing in things:
         if not _drew(thing):
-            print(pretty(thing))
+            _shell().display(thing)
 
 
 def _drew(thing: object) -> bool:
@@ -192,9 +193,11 @@ def _figures() -> Any:
 
 
 class _Pickler(classes.Pickler):
-    """Pickle arrays on the device as NumPy arrays, because the notebook has neither dpnp nor dpctl."""
+    """Pickle arrays on the device as NumPy arrays, because the notebook has neither dpnp nor dpctl, nor MPI."""
 
     def reducer_override(self, thing: object) -> Any:
+        if isinstance(thing, MPI.Comm):
+            raise TypeError("a communicator connects the ranks: the notebook has no use for it")
         for name, array in _DEVICE_ARRAYS.items():
             module = sys.modules.get(name)
             if module is not None and isinstance(thing, getattr(module, array)):
@@ -252,10 +255,17 @@ def _lent(task: Task, name: str) -> Pickled:
     """Return a variable for the notebook: its large arrays are copied into shared memory, for the notebook's arrays."""
     if name not in task.engine.namespace:
         raise NameError(f"there is no variable {name!r} on this rank")
-    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(task.engine.namespace[name])
+    buffers: list[pickle.PickleBuffer] = []
+    value = for_notebook(task.engine.namespace[name], buffers.append)
     shared = shared_or_sent(buffers, lambda raw: task.arrays_for_client([raw]))
-    return {"pickle": file.getvalue(), "buffers": shared}
+    return {"pickle": value, "buffers": shared}
+
+
+def for_notebook(thing: object, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle an object for the notebook."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffer_callback).dump(thing)
+    return file.getvalue()
 
 
 @task("push")

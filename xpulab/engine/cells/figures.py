@@ -11,17 +11,22 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
 from matplotlib.figure import Figure
 
-__all__ = ["FigureCanvas", "draw", "show", "taken"]
+__all__ = ["FigureCanvas", "draw", "png", "show", "taken"]
 
 _drawn: list[bytes] = []
 
 
 def draw(figure: Figure) -> None:
+    """Draw a figure at the end of the cell; see `png`."""
+    _drawn.append(png(figure))
+
+
+def png(figure: Figure) -> bytes:
     """Draw a figure as PNG, and close it."""
     file = io.BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
-    _drawn.append(file.getvalue())
     Gcf.destroy_fig(figure)
+    return file.getvalue()
 
 
 def show(*_: object, **__: object) -> None:

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from IPython.core.displaypub import DisplayPublisher
 from IPython.core.guarded_eval import EvaluationContext, guarded_eval
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
 from IPython.utils.dir2 import dir2
 from traitlets.config import Config
 
 from xpulab.engine.engine import this_engine
+from xpulab.sharing.transcript import Writer
 
-__all__ = ["Shell", "explained", "get_ipython", "names"]
+__all__ = ["Shell", "display", "explained", "get_ipython", "names"]
 
 _CONFIG = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
+
+
+class _Publisher(DisplayPublisher):
+    """Shows what a cell displays with its output: in a notebook as a table or a picture, elsewhere as text."""
+
+    def publish(
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        *_: object,
+        transient: Mapping[str, Any] | None = None,
+        update: bool = False,
+        **__: object,
+    ) -> None:
+        """As IPython's. A widget is shown as text, because its code on the rank cannot answer a browser."""
+        name, engine = (transient or {}).get("display_id"), this_engine()
+        forms = {kind: form for kind, form in data.items() if kind != "application/vnd.jupyter.widget-view+json"}
+        cell = sys.stdout if engine is not None and engine.task is not None else None
+        if not isinstance(cell, Writer) or (set(forms) <= {"text/plain"} and name is None):
+            print(forms.get("text/plain", ""))
+            return
+        encoded = {
+            kind: base64.b64encode(form).decode() if isinstance(form, bytes) else form for kind, form in forms.items()
+        }
+        name = None if name is None else f"{os.getpid()}-{name}"  # of this rank
+        cell.show({"data": encoded, "metadata": metadata or {}, "id": name, "update": update})
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Clear nothing: the output of a cell is that of all ranks."""
+
+
+def _png(figure: Any) -> bytes:
+    """Draw a figure of matplotlib, and close it: what is still open is drawn at the end of the cell."""
+    from xpulab.engine.cells import figures
+
+    return figures.png(figure)
 
 
 class Shell(InteractiveShell):
@@ -25,9 +66,11 @@ class Shell(InteractiveShell):
 
     def __init__(self, namespace: dict[str, object]) -> None:
         main = sys.modules["__main__"]
-        super().__init__(config=_CONFIG, user_ns={})
+        super().__init__(config=_CONFIG, user_ns={}, display_pub_class=_Publisher)
         sys.modules["__main__"] = main  # which IPython has replaced
         self.user_ns = namespace
+        formatter: Any = self.display_formatter
+        formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _png)
 
     @property
     def user_global_ns(self) -> dict[str, object]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xpulab.engine.cells.advice import advice
+from xpulab.engine.cells.awaiting import outside_of_loops
 from xpulab.engine.cells.forks import children_end_here
 from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import queue_of
@@ -83,6 +84,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
         try:
             with (
                 children_end_here(_traceback),
+                outside_of_loops(),
                 users_code(),
                 watched_by(task.check_peers, task.cancelled, functools.partial(_note_heard, task)),
                 _signals_sent(task),
