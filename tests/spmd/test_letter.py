@@ -187,6 +187,8 @@ for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 1e-4)):
             for name in names:
                 alike(getattr(model, name), getattr(right, name), rtol=tolerance, atol=tolerance, err_msg=name)
             alike(model.noise_variance_, right.noise_variance_, rtol=tolerance)
+            alike(model.var_, X.var(axis=0, ddof=1), rtol=tolerance)
+            alike(model.to_sklearn().var_, X.var(axis=0), rtol=tolerance)
             assert model.components_.dtype == dtype
         assert parts.to_sklearn().get_params()["batch_size"] == 5
 """,

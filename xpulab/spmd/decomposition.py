@@ -17,6 +17,7 @@ from xpulab.spmd._estimator import estimators_of
 class ExactIncrementalPCA(decomposition.IncrementalPCA):
     """The components of all rows of all batches.
 
+    `var_` is the sample variance, with the divisor n_samples - 1, as in sklearnex.
     scikit-learn's estimator keeps n_components between batches, and so is right only if these explain all variance.
     This one keeps all components, and shows n_components of them.
     """
@@ -33,6 +34,13 @@ class ExactIncrementalPCA(decomposition.IncrementalPCA):
         return self
 
     fit.__doc__ = decomposition.IncrementalPCA.fit.__doc__
+
+    def to_sklearn(self) -> Any:
+        plain = super().to_sklearn()
+        plain.var_ = self._all.variance  # its own has the divisor n_samples
+        return plain
+
+    to_sklearn.__doc__ = decomposition.IncrementalPCA.to_sklearn.__doc__
 
     def _with(self, state: State | None, batch: Batch) -> State:
         return merged(state, batch, len(batch.mean))
@@ -61,6 +69,7 @@ class ExactIncrementalPCA(decomposition.IncrementalPCA):
         self._all = state
         shown = replace(state, components=state.components[:k], singular=state.singular[:k])
         super()._keep(shown, state.n_samples, dtype if before is None else before.dtype)
+        self.var_ = state.variance * (state.n_samples / max(state.n_samples - 1, 1))
 
 
 __all__, __getattr__, __path__ = estimators_of(decomposition, IncrementalPCA=ExactIncrementalPCA)
