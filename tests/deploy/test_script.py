@@ -150,6 +150,27 @@ def test_a_rank_that_fails_before_it_uses_mpi_ends_the_others(tmp_path: Path) ->
     ]
 
 
+def test_a_rank_that_misses_one_that_has_ended_says_which(tmp_path: Path) -> None:
+    """As with PyTorch's gloo, whose error says that the connection was closed, and not by which rank."""
+    source = f"""import os, pathlib, psutil, sys
+first = pathlib.Path({str(tmp_path / "first")!r})
+if os.environ["RANK"] == "0":
+    first.write_text(str(os.getpid()))
+    sys.exit()
+while not first.exists() or not (number := first.read_text()):
+    pass
+while psutil.pid_exists(int(number)) and psutil.Process(int(number)).status() != psutil.STATUS_ZOMBIE:
+    pass
+raise RuntimeError("Connection closed by peer")
+"""
+    process = begun(tmp_path / "script.py", source)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert error.splitlines()[-1] == (
+        "xpulab run: rank 1 ended with status 1, and so all ranks were ended; rank 0 had ended before, without an error"
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_ctrl_c_and_the_end_of_the_command_end_all(tmp_path: Path, number: signal.Signals) -> None:
     source = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"

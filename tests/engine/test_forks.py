@@ -53,6 +53,16 @@ def test_pools_of_processes_take_what_a_cell_has_defined(pair: xpulab.XPUCluster
     assert printed(pair, POOLS) == dict.fromkeys((0, 1), "True [2, 3]\n[2.0, 3.0]\n[2.0, 3.0]\n14\n")
 
 
+def test_pools_of_processes_work_after_a_script_on_the_engines(pair: xpulab.XPUCluster) -> None:
+    def script(here: Any) -> None:
+        from xpulab.spmd.__main__ import on_engine
+
+        on_engine("script.py", b"import sys; assert sys.argv == ['script.py', 'a']", ["a"])
+
+    pair.run(script)
+    assert printed(pair, POOLS) == dict.fromkeys((0, 1), "True [2, 3]\n[2.0, 3.0]\n[2.0, 3.0]\n14\n")
+
+
 def test_pools_of_processes_take_what_a_function_of_run_uses(pair: xpulab.XPUCluster) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}  # as in a script or a notebook, which engines cannot import
     source = """

@@ -82,3 +82,50 @@ def test_mpichs_files_are_unlinked() -> None:
         assert not mine.exists()
         assert other.exists()  # this process does not map it
     other.unlink()
+
+
+def asked(*folders: Path) -> str:
+    """Return what a process with these folders of packages says about the mpiexec of its environment."""
+    code = """
+from xpulab.exceptions import OneAPIError
+from xpulab.libraries import oneapi
+try:
+    print(oneapi.mpiexec())
+except OneAPIError as error:
+    print(error)
+"""
+    path = os.pathsep.join(map(str, (*folders, Path(libmpi.__file__).parents[2])))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.strip()
+
+
+def packaged(folder: Path, name: str, version: str, record: str = "") -> None:
+    """Write what pip notes of a package that it has installed."""
+    (about := folder / f"{name}-{version}.dist-info").mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "RECORD").write_text(record)
+
+
+def test_a_second_mpi_in_the_environment_is_named_with_the_repair(tmp_path: Path) -> None:
+    """pip lets packages replace files of each other; findings/two_mpis_in_one_environment.sh shows it."""
+    assert asked().endswith("bin/mpiexec")
+    packaged(tmp_path, "impi_rt", "2021.17.2", "bin/mpiexec,sha256=abc,7\n")
+    program = tmp_path / "bin" / "mpiexec"
+    program.parent.mkdir()
+    program.write_text("1234567")
+    assert asked(tmp_path).endswith("bin/mpiexec")
+    program.write_text("another MPI's")
+    repair = "-m pip install --force-reinstall --no-deps impi-rt==2021.17.2"
+    said = asked(tmp_path)
+    assert said.startswith(
+        "a package that was removed since then replaced files of impi-rt 2021.17.2 in this environment"
+    )
+    assert str(program) in said
+    assert said.endswith(repair)
+    packaged(tmp_path, "mpich", "5.0.2")
+    said = asked(tmp_path)
+    assert said.startswith("mpich 5.0.2 replaced files of impi-rt 2021.17.2")
+    assert "-m pip uninstall -y mpich && " in said
+    program.unlink()
+    assert asked(tmp_path).startswith("mpich 5.0.2 replaced files of impi-rt")

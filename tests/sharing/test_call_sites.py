@@ -58,3 +58,17 @@ def test_the_call_that_runs_is_named(tmp_path: Path, line: str, told: str) -> No
 def test_nothing_is_parsed_in_a_thread() -> None:
     assert not {"ast", "parse", "compile"} & set(vars(call_sites))
     assert "ast." not in Path(call_sites.__file__).read_text().replace("`ast.parse`", "")
+
+
+def test_the_code_of_pytorch_is_no_user_s_wherever_it_is(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from types import SimpleNamespace
+from xpulab.sharing.call_sites import is_users
+inside, beside = {str(tmp_path / "torch" / "nn.py")!r}, {str(tmp_path / "train.py")!r}
+assert is_users(inside)
+sys.modules["torch"] = SimpleNamespace(__path__=[{str(tmp_path / "torch")!r}])
+print(is_users(inside), is_users(beside))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"

@@ -229,9 +229,9 @@ def _status(code: int, output: _Output, mpi: ModuleType) -> int:
         print(rest, file=sys.stderr)
     ends = output.ends()
     others_killed = len({rank for rank, _, _ in ends}) < output.size
-    for rank, status, left in ends:
+    for number, (rank, status, left) in enumerate(ends):
         if status:
-            return _said(rank, status, f"ended with status {status}")
+            return _said(rank, status, f"ended with status {status}", [each for each, _, _ in ends[:number]])
         if left and others_killed:
             return _said(rank, code if code > 0 else 1, "ended with status 0 before its script did (os._exit)")
     # A rank that has not told its status was ended by a signal or by os._exit. mpiexec ends the ranks that are left
@@ -249,8 +249,10 @@ def _status(code: int, output: _Output, mpi: ModuleType) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _said(rank: int, status: int, what: str) -> int:
-    print(f"xpulab run: rank {rank} {what}, and so all ranks were ended", file=sys.stderr)
+def _said(rank: int, status: int, what: str, before: Sequence[int] = ()) -> int:
+    """Say how the rank has ended, and which ranks had ended their script before: it may have waited for them."""
+    which = f"; rank {', '.join(map(str, sorted(before)))} had ended before, without an error" if before else ""
+    print(f"xpulab run: rank {rank} {what}, and so all ranks were ended{which}", file=sys.stderr)
     return status
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LABELS", "LIBMPI", "Alone", "checked_at_import", "load", "require_together", "unlink_files"]
+__all__ = ["LABELS", "LIBMPI", "Alone", "checked_at_import", "load", "replaced", "require_together", "unlink_files"]
 
 #: Variable with which mpi4py finds the library.
 LIBMPI = "MPI4PY_LIBMPI"
@@ -32,6 +32,9 @@ LABELS = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 
 #: What the version of a library begins with -> the name of its MPI.
 _VERSIONS = {"Open MPI": "openmpi", "Intel": "intel", "MPICH": "mpich"}
+
+#: Files of impi-rt that other packages of MPI install, too: pip lets them replace each other without a word.
+_SHARED = ("hydra_pmi_proxy", "libmpi.so.12", "mpiexec", "mpiexec.hydra")
 
 
 class Alone(Exception):
@@ -72,6 +75,38 @@ def load(expected: Mapping[str, Any]) -> None:
         file.write(_alias(name, os.path.realpath(path)))
         file.flush()
         ctypes.CDLL(f"/proc/self/fd/{descriptor}", os.RTLD_LAZY)
+
+
+def replaced() -> str:
+    """Say which files of impi-rt another package has replaced, or removed with its own, and what to type; or ""."""
+    from importlib import metadata  # an engine does not wait for it
+
+    try:
+        own = metadata.distribution("impi-rt")
+    except metadata.PackageNotFoundError:
+        return ""
+    changed = {
+        str(path)
+        for file in own.files or ()
+        if file.name in _SHARED and file.size is not None
+        for path in [Path(str(file.locate())).resolve()]
+        if not path.exists() or path.stat().st_size != file.size
+    }
+    if not changed:
+        return ""
+    others = dict.fromkeys(("mpich", "openmpi"), "")
+    for name in others:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            others[name] = metadata.version(name)
+    there = [name for name, version in others.items() if version]
+    who = " and ".join(f"{name} {others[name]}" for name in there) or "a package that was removed since then"
+    pip = f"{sys.executable} -m pip"
+    remove = f"{pip} uninstall -y {' '.join(there)} && " if there else ""
+    return (
+        f"{who} replaced files of impi-rt {own.version} in this environment: {', '.join(sorted(changed))}. Each MPI "
+        f"needs an environment of its own; type: {remove}{pip} install --force-reinstall --no-deps "
+        f"impi-rt=={own.version}"
+    )
 
 
 def require_together(expected: Mapping[str, Any], MPI: ModuleType) -> None:

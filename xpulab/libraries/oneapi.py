@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from xpulab.exceptions import OneAPIError
+from xpulab.libraries import libmpi
 from xpulab.sharing.signals import postponed
 
 __all__ = [
@@ -382,8 +383,10 @@ def mpiexec() -> Path:
     Raises
     ------
     OneAPIError
-        If the environment has no mpiexec.
+        If the environment has no mpiexec, or if another MPI's package has replaced files of Intel MPI.
     """
+    if said := libmpi.replaced():
+        raise OneAPIError(said)
     folders = list(dict.fromkeys(Path(p) / "bin" for p in (sysconfig.get_path("data"), sys.prefix, sys.base_prefix)))
     for folder in folders:
         if (folder / "mpiexec").exists():

@@ -17,6 +17,7 @@ import itertools
 import keyword
 import linecache
 import re
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any
 __all__ = ["called_module", "is_users", "outward", "place"]
 
 _LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
+_INSTALLED = re.compile("(site|dist)-packages")
 _CALL = re.compile(r"([\w.]+)\s*\(")
 _TEXT = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*\1""")
 _LAST = re.compile(r"\w*$")
@@ -54,8 +56,9 @@ def place(frame: FrameType) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Return whether a file of code is the user's, and of no library."""
-    return not file.startswith(_LIBRARIES) and "site-packages" not in file
+    """Return whether a file of code is the user's, and of no library. PyTorch may be where it was built."""
+    of_torch = getattr(sys.modules.get("torch"), "__path__", ())
+    return not file.startswith((*_LIBRARIES, *of_torch)) and not _INSTALLED.search(file)
 
 
 def _called(frame: FrameType) -> str:

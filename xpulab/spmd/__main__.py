@@ -180,7 +180,12 @@ def on_engine(script: str, source: bytes, arguments: list[str], kind: str = "fil
     ScriptEnded
         If its exit status is not 0.
     """
-    if status := _run(script, arguments, source, kind):
+    main, words = sys.modules["__main__"], sys.argv[:]
+    try:
+        status = _run(script, arguments, source, kind)
+    finally:  # the engine's own come back: later processes of a cell look for functions there
+        sys.modules["__main__"], sys.argv[:] = main, words
+    if status:
         raise ScriptEnded(status)
 
 

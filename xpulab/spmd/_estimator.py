@@ -42,9 +42,7 @@ _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row
 _HOSTED = ("error_norm", "get_covariance", "get_precision", "to_sklearn")  # they read attributes, and take no rows
 
 
-def estimators_of(
-    package: ModuleType, **others: type[Proxy]
-) -> tuple[list[str], Callable[[str], Any], list[str]]:
+def estimators_of(package: ModuleType, **others: type[Proxy]) -> tuple[list[str], Callable[[str], Any], list[str]]:
     """Return the names of the estimators of a package, and a function that makes the one with a name for the ranks.
 
     They are a module's `__all__` and `__getattr__`. The third value is an empty `__path__`: with it, Python looks for
