@@ -26,6 +26,8 @@ def way_taken(solution: dict[str, Any]) -> str:
     """Return a text for the report that says how the ranks computed the coefficients."""
     if solution["coef"] is None:
         return "solved by the QR factorization of [X y] and the singular values of its triangle"
+    if solution["by_rows"]:
+        return "solved by an equation for each row, of which there are fewer than columns"
     passes = ", corrected by a pass over the residuals" if solution["steps"] else ""
     return f"solved by the normal equations of the centred, scaled columns{passes}"
 

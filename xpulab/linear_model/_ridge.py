@@ -60,8 +60,8 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         Accepted for compatibility with scikit-learn: no solver iterates.
     solver : {"auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga", "lbfgs"}, default="auto"
         "svd" uses a QR factorization of the rows, and the singular value decomposition of its triangle. "auto" and
-        "cholesky" solve the normal equations, or do the same as "svd" if the normal equations are too ill-conditioned,
-        or if there are more columns than rows.
+        "cholesky" solve the normal equations, or, if there are more columns than rows, an equation for each row; they
+        do the same as "svd" if these equations are too ill-conditioned.
         In scikit-learn, the other solvers iterate towards the same coefficients; here they do the same as "auto".
     positive : bool, default=False
         Whether all coefficients must be at least 0; with `solver` "auto" or "lbfgs" only, as in scikit-learn.

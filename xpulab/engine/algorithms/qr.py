@@ -30,7 +30,7 @@ from xpulab.kernels.streamed import StreamedRows, parts_of
 from xpulab.sharing.answers import Batches, Products, ProductsOfColumns
 from xpulab.sharing.sources import SharedArray, Source
 
-__all__ = ["Triangle", "centred_triangle", "products_of", "triangle_of", "triangular"]
+__all__ = ["Triangle", "centred_triangle", "columns_of", "products_of", "triangle_of", "triangular"]
 
 _NEAR = 4.0  # roundings of a mean, within which a shift is as good as the mean
 _CHUNK = 1024  # rows that are decomposed at once; with up to 100 columns they fit into a core's L2 cache
@@ -123,6 +123,22 @@ def triangle_of(task: Task, data: Data, centre: bool) -> Triangle:
         found = Triangle(r, _weight(task, rows), np.zeros(data.n_features), np.zeros(n_targets))
     data.require_finite()
     return found
+
+
+def columns_of(
+    rows: Rows | StreamedRows, shift: np.ndarray, targets: Rows, target_shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return this rank's rows and targets on the host, minus shifts, times the square roots of their weights.
+
+    Returns
+    -------
+    tuple of numpy.ndarray of float64 of shape (n_samples,) and (n_features + n_targets, n_samples)
+        The square roots of the weights, and the columns.
+    """
+    columns = _Columns(rows, shift, targets, target_shift, ones=True)
+    chunks = [chunk for _, chunk in columns.chunks([(0, rows.n_samples)])]
+    found = np.concatenate(chunks, axis=1) if chunks else np.empty((columns.n, 0))
+    return found[0], found[1:]
 
 
 def products_of(found: Triangle) -> Products:

@@ -3,7 +3,7 @@
 The fast method solves the normal equations of the centred, scaled columns, and corrects the solution with the residuals
 of the rows. The condition number of the normal equations is the square of that of the columns, so this method is used
 only if it is exact enough. The exact method is the QR factorization of [X y], whose small triangle is then solved by
-its singular value decomposition.
+its singular value decomposition. Of more columns than rows, penalties allow equations of the rows; see `wide`.
 
 References
 ----------
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
+from xpulab.engine.algorithms.linear.wide import by_rows, few_enough
 from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean
 from xpulab.engine.algorithms.qr import triangle_of
 from xpulab.engine.dataset import Data, PassedRows, kind_of
@@ -67,6 +68,8 @@ class Solution:
         Sum of the sample weights; for refinement.
     steps : int
         Number of refinement steps.
+    by_rows : bool
+        Whether there was an equation for each row in place of one for each column.
     """
 
     coef: np.ndarray | None
@@ -77,6 +80,7 @@ class Solution:
     singular: np.ndarray | None = None
     weight: float = 0.0
     steps: int = 0
+    by_rows: bool = False
 
 
 def least_squares(
@@ -104,6 +108,9 @@ def least_squares(
     -------
     Solution
     """
+    if not exact and few_enough(data, penalties) and (found := by_rows(task, data, centre, penalties)) is not None:
+        none = np.empty((0, 0))
+        return Solution(found.coef, found.mean, found.target_mean, none, none, weight=found.weight, by_rows=True)
     solution: Solution | None = None
     gram = np.empty((0, 0))
     if not exact and data.n_samples - centre >= data.n_features:  # of wide rows, the triangle is smaller
