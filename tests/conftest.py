@@ -23,6 +23,7 @@ from displayed_reports import leave_reports_out
 from exercises import with_solutions
 from hypothesis import settings
 from leftovers import not_of_others, processes_marked, shared_memory
+from scheduling import FoldersStayTogether
 from suites import end_suites
 from threadpoolctl import threadpool_limits
 
@@ -123,6 +124,11 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
         if mark or (n and len(combinations) >= n * n):
             found |= {item for item, numbers in combinations if sum(numbers.values()) % n}
     return found
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FoldersStayTogether | None:
+    """Say which worker runs which file, unless the command line names another ``--dist``."""
+    return FoldersStayTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

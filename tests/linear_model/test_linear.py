@@ -104,14 +104,14 @@ def test_wide_rows_and_constant_columns(shape: tuple[int, int], fit_intercept: b
         (Ridge(), "an equation for each row"),
         (Ridge(fit_intercept=False), "an equation for each row"),
         (RidgeCV(), "QR factorization"),
-        (RidgeCV(cv=3), ""),  # of the fit of all rows
+        (RidgeCV(cv=3), None),  # a fit of each fold
     ],
     ids=str,
 )
-def test_rows_of_many_columns_need_no_products_of_all_columns(estimator: Any, way: str) -> None:
+def test_rows_of_many_columns_need_no_products_of_all_columns(estimator: Any, way: str | None) -> None:
     X, y = _RNG.normal(size=(20, 2000)), _RNG.normal(size=20)
     ours = clone(estimator).fit(X, y)
-    assert way in str(ours.report_.notes)
+    assert way is None or way in str(ours.report_.notes)
     assert "normal equations" not in str(ours.report_.notes)
     theirs = ours.unfitted_sklearn().fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8, atol=1e-12)
@@ -148,7 +148,8 @@ def test_ridge_of_fewer_rows_than_columns_is_scikit_learn_s(data: st.DataObject,
     theirs.fit(X.astype(float), y.astype(float), sample_weight=weights)
     tolerance = 1e-4 if dtype == "f4" else 1e-8
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=tolerance, atol=tolerance * np.abs(theirs.coef_).max())
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X.astype(float)), rtol=100 * tolerance, atol=0.01)
+    largest = np.abs(X).max() * np.abs(theirs.coef_).sum(axis=-1).max() + np.abs(theirs.intercept_).max()
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X.astype(float)), rtol=0, atol=tolerance * largest)
 
 
 @few

@@ -47,6 +47,7 @@ _check: Callable[[], None] = lambda: None  # noqa: E731
 _asked: Callable[[], bool] = lambda: False  # noqa: E731
 _hear: Callable[[], None] = lambda: None  # noqa: E731
 _left: BaseException | None = None
+_left_at = 0.0  # the moment of `leave`
 _held, _came = False, 0.0  # whether this process is in `held`, and the moment of SIGINT
 
 
@@ -80,8 +81,8 @@ def asked() -> bool:
 
 def leave(error: BaseException) -> None:
     """Note why this process left a wait, because the rank itself may be in a library that hides the exception."""
-    global _left
-    _left = _left or error
+    global _left, _left_at
+    _left, _left_at = _left or error, time.perf_counter()
 
 
 def cause_of(error: RuntimeError) -> BaseException:
@@ -170,7 +171,7 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
         while not (answer := ready()):
             waited = time.perf_counter() - started
             if waited > _SPIN:
-                if _left_behind():
+                if _left_behind(started):
                     raise InterruptedError
                 try:
                     look()
@@ -187,9 +188,13 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
         raise
 
 
-def _left_behind() -> bool:
-    """Return whether this is a thread of a user's code that Ctrl-C has ended, and which may wait for the thread."""
-    return isinstance(_left, KeyboardInterrupt) and threading.current_thread() is not threading.main_thread()
+def _left_behind(started: float) -> bool:
+    """Return whether Ctrl-C has interrupted a user's code since this wait of one of its threads has started.
+
+    The code may wait for its thread. If it has caught the interrupt, waits that start later are not left.
+    """
+    by_user = isinstance(_left, KeyboardInterrupt) and started < _left_at
+    return by_user and threading.current_thread() is not threading.main_thread()
 
 
 def look() -> None:

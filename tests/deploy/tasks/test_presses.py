@@ -69,6 +69,20 @@ def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPU
     assert pair.pull("caught") == [1, 1]
 
 
+def test_a_thread_that_starts_after_a_caught_interrupt_waits_for_the_other_ranks(
+    pair: xpulab.XPUCluster, ready: Path
+) -> None:
+    """Rank 1 comes late, so that the thread of rank 0 looks at the interrupt while it waits."""
+    exchange_in_a_thread = (
+        "import threading\nsums = []\nif rank == 1:\n    time.sleep(0.3)\n"
+        "thread = threading.Thread(target=lambda: sums.append(comm.allreduce(rank + 1)))\n"
+        "thread.start()\nthread.join()"
+    )
+    source = cell(("try:", WAIT), ("except KeyboardInterrupt:", exchange_in_a_thread), ready=str(ready))
+    interrupted(pair, ready, source)
+    assert pair.pull("sums") == [[3], [3]]
+
+
 def test_a_handler_of_the_user_s_own_is_called_once(pair: xpulab.XPUCluster, ready: Path) -> None:
     source = (
         "import signal\nseen = []\nusual = signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"

@@ -110,7 +110,7 @@ def least_squares(
     """
     if not exact and few_enough(data, penalties) and (found := by_rows(task, data, centre, penalties)) is not None:
         none = np.empty((0, 0))
-        return Solution(found.coef, found.mean, found.target_mean, none, none, weight=found.weight, by_rows=True)
+        return Solution(found.coef, found.mean, found.target_mean, none, none, by_rows=True)
     solution: Solution | None = None
     gram = np.empty((0, 0))
     if not exact and data.n_samples - centre >= data.n_features:  # of wide rows, the triangle is smaller

@@ -34,12 +34,11 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ByRows:
-    """Coefficients (n_features, n_targets), the weighted means of columns and targets, and the sum of the weights."""
+    """Coefficients (n_features, n_targets), and the weighted means of columns and targets."""
 
     coef: _Floats
     mean: _Floats
     target_mean: _Floats
-    weight: float
 
 
 def few_enough(data: Data, penalties: np.ndarray) -> bool:
@@ -90,7 +89,7 @@ def by_rows(task: Task, data: Data, centre: bool, penalties: np.ndarray) -> ByRo
     coef = comm.allreduce(columns @ z[mine])
     rest = _joined(comm, right - columns.T @ coef - penalties * z[mine], counts)
     z = comm.bcast_array(z + solve(rest) if solve else z)
-    return ByRows(comm.allreduce(columns @ z[mine]), mean[:n], mean[n:], weight)
+    return ByRows(comm.allreduce(columns @ z[mine]), mean[:n], mean[n:])
 
 
 def _products(comm: Communicator, columns: _Floats, counts: list[int]) -> _Floats:
@@ -113,22 +112,20 @@ def _joined(comm: Communicator, mine: _Floats, counts: list[int]) -> _Floats:
 
 
 def _solver(gram: _Floats, penalties: np.ndarray) -> Callable[[_Floats], _Floats] | None:
-    """Return a function that solves the equations of all targets; None if they are too ill-conditioned."""
-    inverses = {}
-    for penalty in np.unique(penalties):
-        matrix = gram + penalty * np.eye(len(gram))
-        try:
-            inverse = inverses[penalty] = np.linalg.inv(matrix)
-        except np.linalg.LinAlgError:
-            return None
-        condition = np.linalg.norm(matrix, 1) * np.linalg.norm(inverse, 1)
-        if not condition * np.finfo(np.float64).eps <= _ENOUGH:
-            return None
+    """Return a function that solves the equations of all targets; None if they are too ill-conditioned.
 
-    def solve(right: _Floats) -> _Floats:
-        found = np.empty_like(right)
-        for penalty, inverse in inverses.items():
-            found[:, penalties == penalty] = inverse @ right[:, penalties == penalty]
-        return found
-
-    return solve
+    Eigenvectors, which take longer than one inverse, serve all penalties.
+    """
+    eps, least = np.finfo(np.float64).eps, float(penalties.min())
+    if len(np.unique(penalties)) > 1:
+        values, vectors = np.linalg.eigh(gram)
+        if not eps * (values[-1] + least) <= _ENOUGH * (values[0] + least):
+            return None
+        return lambda right: vectors @ (vectors.T @ right / (values[:, np.newaxis] + penalties))
+    matrix = gram + least * np.eye(len(gram))
+    try:
+        inverse = np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    condition = np.linalg.norm(matrix, 1) * np.linalg.norm(inverse, 1)
+    return inverse.__matmul__ if condition * eps <= _ENOUGH else None
