@@ -49,3 +49,10 @@ def test_alone_on_its_core_a_rank_yields_for_a_while_and_then_sleeps(
     for waited in (0.1, 0.9, 1.1):
         pauses.pause(waited)
     assert (len(looks), slept) == (4, [0.25])
+
+
+def test_the_longer_a_rank_has_waited_the_longer_it_sleeps(slept: list[float]) -> None:
+    pauses = waiting.Pauses(0.0, 20e-6, 0.01)
+    for waited in (1e-4, 1e-2, 1e-1, 100.0):
+        pauses.pause(waited)
+    assert slept == pytest.approx([20e-6, 1e-4, 5e-4, 5e-4])

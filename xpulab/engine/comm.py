@@ -33,7 +33,8 @@ T = TypeVar("T")
 #: its core to it waits until Linux takes the core away again: a reduction then takes 0.3 ms in place of 0.02.
 _SPIN = 200e-6
 _YIELD = 2e-3  # until then other processes may use the core between two polls: ranks may share a core
-_NAP = 20e-6  # seconds of sleep between two later polls
+_NAP = 20e-6  # seconds of sleep between two later polls, which grow with the wait by this share of it
+_NAPS_SHARE = 0.01
 #: Bytes of all ranks together up to which everything is sent to all ranks. Where nothing else runs, a reduction of so
 #: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
 #: programs, and on a busy core it can take 100 ms.
@@ -294,7 +295,7 @@ class Communicator:
 
     def _poll(self, request: MPI.Request, entered: float) -> None:
         """Wait until the request is complete, which means that every rank has made the same call."""
-        leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
+        leaving, pauses = float("inf"), Pauses(_YIELD, _NAP, _NAPS_SHARE)
         try:
             while not request.Test():
                 waited = time.perf_counter() - entered

@@ -32,6 +32,7 @@ __all__ = [
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
 _YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
 _NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
+_LONGEST_NAP = 0.5e-3
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
 #: rank sent before may not have arrived yet.
@@ -146,17 +147,20 @@ class Pauses:
     Parameters
     ----------
     yields, nap : float
-        Seconds of the wait in which the rank yields, and seconds of each sleep.
+        Seconds of the wait in which the rank yields, and the least seconds of each sleep.
+    share : float
+        Share of the wait so far that each sleep takes, up to half a millisecond: a rank that has waited for long looks
+        less often. Only for waits in which no message moves, because each look moves a part of a long message.
     """
 
-    def __init__(self, yields: float, nap: float) -> None:
-        self._yields, self._nap = yields, nap
+    def __init__(self, yields: float, nap: float, share: float = 0.0) -> None:
+        self._yields, self._nap, self._share = yields, nap, share
         self._shared = False
 
     def pause(self, waited: float) -> None:
         """Pause, after `waited` seconds of waiting."""
         if self._shared or waited > self._yields:
-            time.sleep(self._nap)
+            time.sleep(max(self._nap, min(_LONGEST_NAP, self._share * waited)))
             return
         before = _switches()
         os.sched_yield()
