@@ -93,3 +93,13 @@ def test_objects_that_have_only_array(on_pair: xpulab.XPUCluster) -> None:
     for rows in (_OnlyAnArray(X), on_pair.scatter(_OnlyAnArray(X))):
         np.testing.assert_allclose(LinearRegression().fit(rows, y, sample_weight=ones).coef_, [1, 2])
     assert r2_score(y, y, sample_weight=ones) == 1.0
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**64 - 1])
+def test_a_column_of_whole_numbers_is_not_rounded_to_other_labels(on_pair: xpulab.XPUCluster, number: int) -> None:
+    labels = np.array([5, 7, number], np.uint64 if number > 2**63 else np.int64)
+    with pytest.raises(ValueError, match=rf"the number {number} in row 2 would become another one.*return_inverse"):
+        on_pair.scatter(labels)
+    exact = np.where(labels == number, np.sign(float(number)) * 2.0**60, labels).astype(np.int64)
+    assert on_pair.scatter(exact).gather().tolist() == exact.tolist()

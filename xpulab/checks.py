@@ -32,6 +32,7 @@ __all__ = [
     "instead_of_sparse",
     "one_at_a_time",
     "place_named",
+    "require_exact",
     "type_of_target",
     "validate_data",
 ]
@@ -120,6 +121,26 @@ def place_named(X: object) -> Iterator[None]:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error}\n{where}") from None
+
+
+def require_exact(labels: Any) -> None:
+    """Raise an error if float64 rounds one of a column's whole numbers, which may be labels of classes.
+
+    Raises
+    ------
+    ValueError
+        If a number is beyond 2**53, and not one of float64's.
+    """
+    values = np.asarray(labels)
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return
+    rounded = np.flatnonzero(values.astype(np.longdouble) != values.astype(np.float64))
+    if len(rounded):
+        raise ValueError(
+            f"the number {values[rounded[0]]} in row {rounded[0]} would become another one: rows on the engines have "
+            f"float64, which is exact up to 2**53. For labels, send their numbers: classes, y = "
+            f"numpy.unique(y, return_inverse=True); for targets to which rounding does nothing, y.astype(float)"
+        )
 
 
 def _columns_without_numbers(X: Any) -> str | None:

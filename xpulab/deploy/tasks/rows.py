@@ -112,8 +112,8 @@ class RowsOnEngines:
         Raises
         ------
         ValueError
-            If X has more than two dimensions, is empty, or has infinity, or NaN without `allow_nan`, or if `counts`
-            does not fit.
+            If X has more than two dimensions, is empty, or has infinity, or NaN without `allow_nan`, if X is a column
+            of whole numbers that float64 would round, or if `counts` does not fit.
         NoClusterError
             If the cluster is not running.
         NotEnoughMemoryError
@@ -168,7 +168,7 @@ class RowsOnEngines:
 
         `rows` is an array or a scan. All were looked through but large arrays, tables and scans.
         """
-        from xpulab.checks import check_array, place_named
+        from xpulab.checks import check_array, place_named, require_exact
 
         described = columns_of_frame(X)  # its numbers are one array for NumPy, in half the time that Arrow takes
         table = None if described else tabled(X)
@@ -177,6 +177,8 @@ class RowsOnEngines:
             scan.require_numbers()
         columns = described or (getattr(X, "columns", None) if scan is None or scan.columns is None else scan.described)
         flat = (np.ndim(X) if scan is None else scan.ndim) == 1  # targets, with one number per row
+        if flat and not isinstance(X, Scan):
+            require_exact(X)
 
         def checked(look: bool = True) -> Any:
             if scan is not None and (isinstance(X, Scan) or any(each.categories for each in scan.described)):
