@@ -26,8 +26,9 @@ def test_a_task_is_registered_with_the_names_of_its_metrics(monkeypatch: pytest.
 
 def known(here: Any) -> tuple[set[str], set[str]]:
     """On an engine: the names of all tasks, and those with metrics."""
-    from xpulab.engine.registry import METRIC_NAMES, TASKS
+    from xpulab.engine.registry import METRIC_NAMES, TASKS, register
 
+    register()
     return set(TASKS), {name for name, metrics in METRIC_NAMES.items() if metrics}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import logging
@@ -52,6 +53,7 @@ class Options(TypedDict):
 
 def main() -> None:
     """Start this rank's engine; returns when the cluster stops."""
+    gc.disable()  # what modules make is never garbage, and looking through it takes a tenth of their imports
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
         keyboard.close()
@@ -104,6 +106,7 @@ def _serve_with_helper(options: Options) -> None:
     if helps:
         from xpulab.engine.hosts import helper
 
+        gc.enable()
         helper.serve(every, requests, pairs, options["folder"], world.rank)
     else:
         setattr(MPI, "COMM_WORLD", engines)  # noqa: B010 -- mpi4py declares it final
@@ -156,6 +159,8 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
     # Cells find the user's modules here. The folder is the last one, so that no file in it replaces a module that
     # xpulab or one of its packages imports later.
     sys.path[:] = [*(folder for folder in sys.path if folder), options["cwd"]]
+    gc.freeze()
+    gc.enable()
     app.start()
 
 

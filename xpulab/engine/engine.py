@@ -22,7 +22,7 @@ from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
 from xpulab.engine.interruptible import WORLD
 from xpulab.engine.phases import Phases
-from xpulab.engine.registry import METRIC_NAMES, TASKS
+from xpulab.engine.registry import METRIC_NAMES, found, register
 from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
 from xpulab.engine.waiting import ignore_interrupts
 from xpulab.exceptions import NeverAnsweredError, error_fields
@@ -58,7 +58,8 @@ def warms_up(function: Callable[[Engine], None]) -> Callable[[Engine], None]:
 
 
 def warm_up(engine: Engine) -> None:
-    """Call all functions that `warms_up` has registered."""
+    """Import all algorithms, and call the functions that `warms_up` has registered."""
+    register()
     for prepare in _WARM_UPS:
         prepare(engine)
 
@@ -199,6 +200,7 @@ class Engine:
                 del self.lent[lender, earlier]
         report = payload.pop("report", None)
         called = f"{report['estimator']}.{report['method']}" if isinstance(report, dict) else ""
+        function = found(name)  # before the task says what its iterations show
         current = self.task = Task(self, name, number, client, called)
         status: Status = "ok"
         result: Mapping[str, object] = {}
@@ -206,7 +208,7 @@ class Engine:
         try:
             current.check()
             with travelled(current, payload) as here:
-                result = TASKS[name](current, **here)
+                result = function(current, **here)
             # All ranks end the task together, or all learn that one of them has raised an exception.
             failed = current.comm.end(current.has_raised)
         except Interrupted as interrupted:

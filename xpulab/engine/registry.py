@@ -1,11 +1,15 @@
-"""The tasks that a rank can run: the decorator `task` registers a function for each."""
+"""The tasks that a rank can run: the decorator `task` registers a function for each.
+
+The algorithms are imported, and so registered, at the first of their tasks, or when the engine has been idle for a
+while: an engine starts a fifth sooner without them, and one that runs only the user's code does not need them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["METRIC_NAMES", "TASKS", "task"]
+__all__ = ["METRIC_NAMES", "TASKS", "found", "later", "register", "task"]
 
 _Function = Callable[..., Mapping[str, object]]
 _Registered = TypeVar("_Registered", bound=_Function)
@@ -15,6 +19,28 @@ TASKS: dict[str, _Function] = {}
 
 #: Name of a task -> names of the metrics of its iterations; the task minimises or maximises the first one.
 METRIC_NAMES: dict[str, tuple[str, ...]] = {}
+
+
+_later: list[Callable[[], None]] = []
+
+
+def later(import_modules: Callable[[], None]) -> Callable[[], None]:
+    """Have `register` call a function, once, that imports modules with further tasks."""
+    _later.append(import_modules)
+    return import_modules
+
+
+def register() -> None:
+    """Register all tasks."""
+    while _later:
+        _later.pop()()
+
+
+def found(name: str) -> _Function:
+    """Return the function of a task."""
+    if name not in TASKS:
+        register()
+    return TASKS[name]
 
 
 def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Registered], _Registered]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import cloudpickle
 
-from xpulab.engine.algorithms import register_all
-from xpulab.engine.algorithms.clustering import explore
+from xpulab.engine import algorithms
 from xpulab.engine.cells import cell, names
 from xpulab.engine.cells.usage import measured
 from xpulab.engine.cells.users_code import Here, answer_of
@@ -22,9 +21,7 @@ from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.process_memory import ProcessMemory, can_read
 from xpulab.sharing.sources import Handle, Source, Target
 
-__all__ = ["cell", "names", "torch_tasks"]  # these modules register tasks
-
-register_all()
+__all__ = ["algorithms", "cell", "names", "torch_tasks"]  # these modules register tasks
 
 
 @task("describe")
@@ -56,7 +53,7 @@ def _release(task: Task, handles: list[str]) -> dict[str, object]:
     The explorers' states must be freed, too, because the notebook may use the shared memory of the rows again.
     """
     held = task.engine.handles
-    views = [name for name, kept in held.items() if isinstance(kept, explore.Held) and kept.handle in handles]
+    views = [name for name, kept in held.items() if getattr(kept, "handle", None) in handles]
     for handle in [*handles, *views]:
         held.pop(handle, None)
         task.engine.descriptions.pop(handle, None)

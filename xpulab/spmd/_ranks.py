@@ -23,13 +23,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import DTypeLike
 
+import xpulab.engine.algorithms
 import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.calls import interruptible
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import in_place_of_cluster
 from xpulab.deploy.tasks.answers import Answer, answer_of, raise_errors
 from xpulab.deploy.tasks.limits import Demand
-from xpulab.engine.algorithms import register_all
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.interruptible import WORLD
@@ -104,7 +104,6 @@ class ProgramRanks:
         self.interrupted: Any = None
         self._blocks = BlockPool()
         self._number = _FIRST
-        register_all()
         self.facts: list[EngineDescription] = self._communicator().allgather(engine.describe())
         self.alone = RankAlone(self)
 

@@ -6,6 +6,7 @@ The command is ``python -m xpulab.deploy.processes.controller``.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import secrets
 import shutil
@@ -57,6 +58,7 @@ def _leave_nothing(folder: str) -> None:
 
 def main() -> None:
     """Run the controller until it is told to stop."""
+    gc.disable()  # what modules make is never garbage
     pid = int(os.environ.get("XPULAB_OWNER", "0"))
     if pid:
         folder = os.environ["XPULAB_FOLDER"]
@@ -98,6 +100,8 @@ def main() -> None:
             self.bind(nobody[0], self.client_url("task"))
             self.bind(nobody[1], self.engine_url("task"))
             self.loop.add_callback(lambda: owner.end_with(self.heartmonitor_process.pid))
+            gc.freeze()
+            gc.enable()
             super().start()
 
         def next_port(self, pool_name: str = "common") -> int:
