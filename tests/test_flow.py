@@ -128,11 +128,14 @@ def test_the_notebook_side_imports_no_device_code() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_importing_the_package_is_light() -> None:
+def test_importing_the_package_is_light_and_a_plan_needs_nothing_of_a_start() -> None:
     heavy = ("ipyparallel", "sklearn", "matplotlib", "IPython")
-    code = f"import sys, xpulab; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, xpulab; print([m for m in {heavy} if m in sys.modules])\n"
+        "xpulab.XPUCluster(2).plan(); print({'ipyparallel', 'scipy', 'sklearn'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split("\n") == ["[]", "set()", ""]
 
 
 def test_all_names_what_can_be_imported() -> None:

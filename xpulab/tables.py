@@ -8,9 +8,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from xpulab.csr import ShardedCSR
+from xpulab.csr import ShardedCSR, is_sparse
 from xpulab.data import Holder, ShardedArray
 from xpulab.like_arrays import numbers_of_rows
 from xpulab.report.rendering import counted, format_size
@@ -63,7 +62,7 @@ def _texts_of(cluster: Asked, scan: Scan) -> list[tuple[str, ...]]:
 
 def coded(X: object, cluster: Asked) -> Any:
     """Return a table, a data frame or a scan with numbers in place of strings, and other rows as they are."""
-    if isinstance(X, ShardedArray) or sparse.issparse(X):
+    if isinstance(X, ShardedArray) or is_sparse(X):
         return X
     table = X if isinstance(X, Scan) else _with_strings(X)
     return X if table is None else table.coded(functools.partial(_texts_of, cluster))

@@ -357,12 +357,15 @@ def test_a_notebook_shows_the_pictures_under_the_names_of_their_ranks(
 
 
 @pytest.mark.cluster
-def test_engines_import_no_library_of_arrays_until_a_cell_does() -> None:
-    libraries = ("matplotlib", "dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba")
+def test_engines_import_no_library_of_arrays_nor_of_notebooks_until_a_cell_does() -> None:
+    libraries = ["matplotlib", "dpnp", "dpctl.tensor", "dpnp.tensor", "numba_dpex", "numba"]
+    libraries += ["ipyparallel.client", "jupyter_client.manager", "psutil"]
     source = f"import sys\nloaded = [name for name in {libraries} if name in sys.modules]"
     with xpulab.XPUCluster(1, timeout=60) as cluster:
         assert run_cell(cluster, "mine = {'a': [1, None]}", out=["mine"]).values["mine"] == [{"a": [1, None]}]
         assert run_cell(cluster, source, out=["loaded"]).values["loaded"] == [[]]
+        source = "import ipyparallel, jupyter_client, psutil\nfound = ipyparallel.Client.__name__, psutil.pid_exists(1)"
+        assert run_cell(cluster, source, out=["found"]).values["found"] == [("Client", True)]
 
 
 @pytest.mark.cluster

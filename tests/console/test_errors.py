@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import xpulab
 from xpulab.console.errors import LINES
 
 pytestmark = pytest.mark.cluster
@@ -89,8 +90,8 @@ def test_ipython_shows_five_lines_and_says_how_to_see_all(shell: Any, capsys: py
     assert "Traceback (most recent call last)" in capsys.readouterr().out
 
 
-def test_a_program_sees_the_whole_traceback() -> None:
-    lines = _BEGIN.replace("%xpu_cluster start -n 1", "xpulab.XPUCluster(1).start()").split("\n")
+def test_a_program_sees_the_whole_traceback(pair: xpulab.XPUCluster) -> None:
+    lines = _BEGIN.replace("%xpu_cluster start -n 1", f"xpulab.XPUCluster.attach({pair.known_as!r})").split("\n")
     program = "\n".join([*[line for line in lines if not line.startswith("%")], "KMeans(2).fit(bad)"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1

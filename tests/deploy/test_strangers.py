@@ -194,20 +194,6 @@ def test_only_clients_with_the_keys_can_connect(
 
 
 @pytest.mark.cluster
-def test_every_process_listens_on_loopback_alone() -> None:
-    """The notebook is a separate process: other tests initialise MPI in this process, and MPI then listens, too."""
-    code = (
-        "import os, psutil, xpulab\n"
-        "with xpulab.XPUCluster(2) as cluster:\n"
-        "    sockets = [s for pid in (os.getpid(), *cluster.engines.processes.pids())\n"
-        "               for s in psutil.Process(pid).net_connections('inet') if s.status == psutil.CONN_LISTEN]\n"
-        "    print(*{s.laddr.ip for s in sockets})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["127.0.0.1"]
-
-
-@pytest.mark.cluster
 def test_neither_logs_nor_reports_hold_a_key(ours: xpulab.XPUCluster, tmp_path: Path) -> None:
     about = connection(ours)
     secrets = [about[name] for name in ("curve_serverkey", "key") if about[name]]

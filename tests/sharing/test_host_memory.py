@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from waiting import until
@@ -19,8 +18,10 @@ GIB = 1 << 30
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with 64 GiB, of which 40 GiB are free, and 8 GiB of swap space, without control groups."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=40 * GIB))
-    monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=8 * GIB))
+    sizes = {"MemTotal": 64 * GIB, "MemFree": 1024, "MemAvailable": 40 * GIB, "SwapFree": 8 * GIB}
+    lines = [f"{name}:  {size >> 10} kB\n" for name, size in sizes.items()]
+    (tmp_path / "meminfo").write_text("".join(lines) + "HugePages_Total:       7\n")
+    monkeypatch.setattr(host_memory, "_HOST", tmp_path / "meminfo")
     monkeypatch.setattr(host_memory, "_PROCESS", tmp_path)
     return tmp_path
 

@@ -21,9 +21,11 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from xpulab.libraries import libmpi, oneapi
+from xpulab.libraries.bare_packages import bare
 from xpulab.sharing import keyboard, owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
 from xpulab.sharing.transcript import Writer, between
@@ -114,11 +116,11 @@ def _serve_with_helper(options: Options) -> None:
 
 
 def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), mpi_rank: int | None = None) -> None:
+    _import_little()
     from ipyparallel.engine.app import IPEngine
     from ipyparallel.engine.kernel import IPythonParallelKernel
     from IPython.core.interactiveshell import InteractiveShell
 
-    _import_without_debugpy()
     placement = _await_file(options["placements"])[rank]
     placement["mpi_rank"] = rank if mpi_rank is None else mpi_rank
     os.environ.update(placement["environment"])
@@ -200,12 +202,25 @@ def _go_to(folder: str) -> None:
         os.chdir(folder)
 
 
-def _import_without_debugpy() -> None:
-    """Import modules of ipykernel without debugpy, which takes 0.3 s, and which an engine does not need."""
+def _import_little() -> None:
+    """Import what an engine needs of ipyparallel and ipykernel, without debugpy, psutil and ipyparallel's clients.
+
+    These would take half of the time of all imports. What imports one of them later gets it.
+    """
+    bare("ipyparallel")
+    bare("jupyter_client", write_connection_file="connect", BlockingKernelClient="blocking.client")
+    nanny: Any = ModuleType("ipyparallel.engine.nanny")  # it imports psutil, and the settings leave out its process
+    nanny.start_nanny = None
+    sys.modules.setdefault(nanny.__name__, nanny)
     if "debugpy" not in sys.modules:
         sys.modules["debugpy"] = None  # type: ignore[assignment]
         importlib.import_module("ipykernel.debugger")
         del sys.modules["debugpy"]
+    from ipyparallel.engine import app
+    from ipyparallel.serialize import canning
+
+    app.localhost = lambda: "127.0.0.1"  # psutil would look at all interfaces
+    canning.can_map.pop("ipyparallel.dependent", None)  # a class of the clients, which no engine sends
 
 
 def _await_file(path: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,16 @@ from mpi4py import MPI
 from xpulab.engine.hosts.helper import Helper
 from xpulab.engine.interruptible import WORLD, Intracomm
 
-__all__ = ["Communicators"]
+__all__ = ["Communicators", "await_all"]
+
+_LOOK = 2e-3  # seconds between two looks whether all ranks have started
+
+
+def await_all(world: MPI.Intracomm) -> None:
+    """Wait until all ranks are here. Those that still import need the cores, and a blocking call would use one."""
+    arrived = world.Ibarrier()
+    while not arrived.Test():
+        time.sleep(_LOOK)
 
 
 class Communicators:

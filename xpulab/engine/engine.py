@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, Interrupted, PeerFailed
-from xpulab.engine.communicators import Communicators
+from xpulab.engine.communicators import Communicators, await_all
 from xpulab.engine.host import Placement, host_of, show_board
 from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
@@ -117,6 +117,7 @@ class Engine:
         self.rank, self.size = world.rank, world.size
         self.placement = placement
         self.device = Device()
+        await_all(world)
         # All ranks need the same mode, because it decides which collectives they call.
         self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}

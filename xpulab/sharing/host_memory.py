@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import resource
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-
-import psutil
 
 __all__ = ["available", "resident", "total"]
 
 _PROCESS = Path("/proc/self")
+_HOST = Path("/proc/meminfo")
 
 #: Version of cgroups -> file with the limit, file with the memory in use, and entries of memory.stat for cached pages
 #: of files, which the kernel can free at any time. Shared memory is not among these pages.
@@ -27,7 +27,7 @@ _FILES = {
 
 def total() -> int:
     """Return the bytes that this process and the other processes of its container or batch job may use together."""
-    return int(min([psutil.virtual_memory().total, *(limit for limit, _ in _limits())]))
+    return int(min([_of_host()["MemTotal"], *(limit for limit, _ in _limits())]))
 
 
 def available(*, swap: bool = False) -> int:
@@ -42,16 +42,23 @@ def available(*, swap: bool = False) -> int:
     -------
     int
     """
-    free = psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)
+    host = _of_host()
+    free = host["MemAvailable"] + (host["SwapFree"] if swap else 0)
     return int(min([free, *(left for _, left in _limits())]))
 
 
 def resident(pid: int) -> int:
     """Return the bytes of a process of this host that are in memory; 0 if it has ended."""
     try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError):
         return 0
+
+
+def _of_host() -> dict[str, int]:
+    """Return the bytes of the host by the kernel's names."""
+    lines = (line.split() for line in _HOST.read_text().splitlines())
+    return {name.rstrip(":"): int(number) << 10 for name, number, *_ in lines}
 
 
 def _limits() -> Iterator[tuple[float, float]]:

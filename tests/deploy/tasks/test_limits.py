@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,8 +72,7 @@ class TestOnEngines:
         stored = sparse.csr_matrix(X[:20_000])
         monkeypatch.setattr("xpulab.deploy.tasks.rows.LEAST", 0)
         with monkeypatch.context() as patch, nothing_sent(self.pair):
-            patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
-            patch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=0))
+            patch.setattr("xpulab.sharing.host_memory.available", lambda **_: 1000)
             self.pair.rows.blocks.clear()
             for call in (KMeans(3).fit, fitted.predict, self.pair.scatter):
                 with pytest.raises(NotEnoughMemoryError, match=r"X of 200,000 × 8 float32 needs .* 1,?000 B are free"):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xpulab.deploy.network.ports import claimed, ports, reserved
+from xpulab.libraries.bare_packages import bare
 from xpulab.sharing import owner
 
 _END = 5.0  # seconds that the engines have to end after their notebook
@@ -67,6 +68,8 @@ def main() -> None:
     # with the controller.
     os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
 
+    bare("ipyparallel", Dependency="controller.dependency")
+    bare("jupyter_client", write_connection_file="connect")
     # ipyparallel's scheduler of single tasks is not used, and would import NumPy, a fifth of this process's start.
     sys.modules["numpy"] = None  # type: ignore[assignment]
     import zmq

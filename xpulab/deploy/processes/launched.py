@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 
 from xpulab._version import __version__
 from xpulab.deploy.launchers.scheduler import JobEnded
@@ -35,32 +32,6 @@ from xpulab.sharing.program import program
 
 __all__ = ["Launched"]
 
-# ipyparallel warns if a process ends with a status other than 0, as stopped engines do. `Processes.logs` shows users
-# the relevant lines.
-_SILENT = logging.getLogger("xpulab.deploy.processes.launched")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
-
-
-class _Quiet:
-    """Keeps the process's log file, which ipyparallel would log and remove, and prints no traceback when it ends."""
-
-    def _log_output(self, stop_data: Any = None) -> None:
-        pass
-
-    def _wait(self) -> None:
-        # ipyparallel's thread sees the end of the process, and then waits no time for it, once more.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            super()._wait()  # type: ignore[misc]
-
-
-class _Controller(_Quiet, LocalControllerLauncher):  # type: ignore[misc]
-    pass
-
-
-class _Engines(_Quiet, MPIEngineSetLauncher):  # type: ignore[misc]
-    pass
-
 
 class Launched(Processes):
     """The processes of a cluster that this process starts.
@@ -78,22 +49,15 @@ class Launched(Processes):
     """
 
     def __init__(self, owner: int, name: str | None = None, *, silence: float, hosts: bool = False) -> None:
+        from xpulab.deploy.processes.parallel import controls
+
         super().__init__(Record.create(name, owner, __version__, hosts))
         self._owner = owner
         self._silence = silence
         self._relay: subprocess.Popen[bytes] | None = None
         self._starting = Starting(silence)
         self._deadline = float("inf")  # of the start
-        self._cluster = ipp.Cluster(
-            engines=_Engines,
-            controller=_Controller,
-            profile_dir=str(self.folder),
-            load_profile=False,
-            log=_SILENT,
-            cluster_id="",
-            cluster_file="",  # attaching processes read the connection files; no cluster file is needed
-            shutdown_atexit=False,
-        )
+        self._cluster = controls(self.folder)
 
     def keep_job(self, pid: int) -> None:
         """Watch the keeper of the job in which the engines run; `stop` then has the job ended.

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ipyparallel as ipp
 import psutil
 
 from xpulab.deploy.mpi import choice
@@ -46,13 +45,6 @@ _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself
 
 
 _KNOCK = 1.0  # seconds to wait for the controller's first answer before asking again
-
-
-class _Client(ipp.Client):  # type: ignore[misc]
-    """A client that registers no magics, because ipyparallel's ``%px`` has other variables than ``%%xpu``."""
-
-    def activate(self, *_: Any, **__: Any) -> None:
-        pass
 
 
 class Processes:
@@ -125,13 +117,15 @@ class Processes:
                     self._watched[name] = (pid, os.pidfd_open(pid))
 
     def _connect(self, deadline: float) -> None:
+        from xpulab.deploy.processes.parallel import Client
+
         connection = self.folder / "security" / "ipcontroller-client.json"
         while not connection.exists() or not connection.read_text().endswith("}"):  # the file may be half written
             self._still_starting(deadline)
             time.sleep(0.02)
         while self.client is None:
             try:
-                self.client = _Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
+                self.client = Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
             except (
                 TimeoutError
             ):  # a busy controller answers the next time; if it has ended, _still_starting raises an error

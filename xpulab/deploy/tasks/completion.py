@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import ipyparallel as ipp
-
 from xpulab.deploy.processes.processes import Processes
 from xpulab.deploy.tasks.engines import Engines
 from xpulab.deploy.tasks.ways import forget
@@ -18,7 +16,6 @@ from xpulab.sharing.variables import GIVEN
 __all__ = ["NamesOnEngines"]
 
 _LIMIT = 0.4  # seconds for an answer; a user who types does not wait longer
-_NAMES, _EXPLAINED = ipp.Reference("xpulab_names"), ipp.Reference("xpulab_explained")
 
 
 class NamesOnEngines:
@@ -44,7 +41,7 @@ class NamesOnEngines:
         dict of str to str
             Name -> kind of its value: "function", "class", "module", "property" or "instance".
         """
-        known = self._answer(_NAMES, expression) or {}
+        known = self._answer("xpulab_names", expression) or {}
         return known if expression else {**GIVEN, **known}
 
     def explained(self, name: str, detail: int = 0) -> dict[str, str] | None:
@@ -57,12 +54,14 @@ class NamesOnEngines:
         detail : int
             1 for the source, too.
         """
-        found: dict[str, str] | None = self._answer(_EXPLAINED, name, detail)
+        found: dict[str, str] | None = self._answer("xpulab_explained", name, detail)
         return found
 
-    def _answer(self, call: Any, *question: object) -> Any:
-        """Return rank 0's answer, or the last one that is known; None if there is none."""
-        engines, key = self._engines, (call.name, *question)
+    def _answer(self, function: str, *question: object) -> Any:
+        """Return the answer of a function of rank 0, or the last one that is known; None if there is none."""
+        from ipyparallel import Reference
+
+        engines, key = self._engines, (function, *question)
         processes, board = engines.processes, engines.board
         if processes is None or board is None or engines.is_forked:
             return None
@@ -72,7 +71,7 @@ class NamesOnEngines:
             answered = threading.Event()
             with postponed():  # Ctrl-C could leave a lock of ipyparallel that nobody ever releases
                 try:
-                    pending = processes.client.broadcast_view([0]).apply_async(call, *question)
+                    pending = processes.client.broadcast_view([0]).apply_async(Reference(function), *question)
                 finally:
                     engines.sending.release()
                 pending.add_done_callback(_into(self._known, key, processes.client, answered))

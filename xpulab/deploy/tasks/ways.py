@@ -13,7 +13,6 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
-import ipyparallel as ipp
 import numpy as np
 
 from xpulab.exceptions import ClusterError
@@ -26,7 +25,6 @@ from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["Bell", "Controller", "Pending", "Way", "forget"]
 
-_RUN = ipp.Reference("xpulab_run")  # the function of each engine that runs a task
 _libc = ctypes.CDLL(None)
 _AGAIN = 1e-4  # seconds between two looks at the lock of the ring, or at its room
 
@@ -68,7 +66,10 @@ class Controller:
     def send(self, about: About, payload: dict[str, Any]) -> Pending:
         """Send a task to all engines."""
         # Each further argument would be a message of its own, which takes 10 µs on both sides.
-        return _Controlled(self._client, self._client.broadcast_view().apply(_RUN, about, payload))
+        from ipyparallel import Reference
+
+        run = Reference("xpulab_run")  # the function of each engine that runs a task
+        return _Controlled(self._client, self._client.broadcast_view().apply(run, about, payload))
 
 
 class _Controlled:
@@ -102,7 +103,7 @@ def forget(client: Any, result: Any) -> None:
             for sent in (*whole, *result.msg_ids):
                 known.pop(sent, None)
     for name in ("__len__", "_count_chunks", "split"):  # each has a functools cache of 128 results
-        getattr(getattr(ipp.AsyncResult, name, None), "cache_clear", lambda: None)()
+        getattr(getattr(type(result), name, None), "cache_clear", lambda: None)()
 
 
 class Bell:
