@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
+from xpulab.engine import pkl5, windows  # noqa: F401 -- a user's code finds their classes in mpi4py
 from xpulab.engine.hosts.helper import Helper
 from xpulab.engine.interruptible import WORLD, Intracomm
 

@@ -4,8 +4,9 @@ A blocking call of MPI waits inside the library, where neither Ctrl-C nor the ex
 classes of this module start the nonblocking form of each call instead, and poll it from Python. The rank leaves when it
 is interrupted, or when another rank has raised an exception. Large reductions and broadcasts do block, but only after
 all ranks have reached them; see `large_collectives`. In all other respects the classes are mpi4py's, of which they are
-subclasses. The communicators that they make (`Split`, `Create_cart`) are of these classes, too. On an engine,
-`MPI.COMM_WORLD`, `MPI.COMM_SELF` and `MPI.Request` are replaced by them.
+subclasses. The communicators that they make (`Split`, `Create_cart`, `Create_intercomm`) are of these classes, too. On
+an engine, `MPI.COMM_WORLD`, `MPI.COMM_SELF`, `MPI.Request` and `MPI.Message` are replaced by them. `windows` has the
+window, and `pkl5` the communicators of mpi4py's module of this name.
 """
 
 from __future__ import annotations
@@ -13,96 +14,58 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.MPI import Request as _Request
 
 from xpulab.engine.large_collectives import MEETING, meet_for, size_of
-from xpulab.engine.waiting import poll
+from xpulab.engine.messages import NOTHING, Message, Prequest, Request, finish, packed
+from xpulab.engine.waiting import held, look, poll
 
 if TYPE_CHECKING:
     from mpi4py.typing import Buffer, BufSpec
 
-__all__ = ["COLLECTIVES", "KINDS", "MAKERS", "WORLD", "Intracomm", "Request"]
+__all__ = [
+    "COLLECTIVES",
+    "KINDS",
+    "MAKERS",
+    "WORLD",
+    "Comm",
+    "Intercomm",
+    "Intracomm",
+    "returning",
+    "together",
+]
 
 #: mpi4py's own communicator of all ranks.
 WORLD = MPI.COMM_WORLD
 
-
-def _finish(request: _Request, status: MPI.Status | None = None) -> None:
-    poll(lambda: request.Test(status), request)
+_Answer = TypeVar("_Answer")
 
 
-class Request(_Request):
-    """A request whose wait can be left."""
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """As mpi4py's."""
-        _finish(self, status)
-        return True
-
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's: the object received, or None."""
-        return poll(lambda: (found := self.test(status))[0] and found, self)[1]
-
-    @classmethod
-    def Waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
-        """As mpi4py's."""
-        poll(lambda: _Request.Testall(requests, statuses), requests)
-        return True
-
-    @classmethod
-    def Waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> int:
-        """As mpi4py's."""
-        return int(poll(lambda: (found := _Request.Testany(requests, status))[1] and found, requests)[0])
-
-    @classmethod
-    def Waitsome(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """As mpi4py's."""
-        found = poll(lambda: (some := _Request.Testsome(requests, statuses)) != [] and (some,), requests)
-        return found[0]
-
-    @classmethod
-    def waitall(cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None) -> list[Any]:
-        """As mpi4py's."""
-        return poll(lambda: (found := _Request.testall(requests, statuses))[0] and found, requests)[1]
-
-    @classmethod
-    def waitany(cls, requests: Sequence[_Request], status: MPI.Status | None = None) -> tuple[int, Any]:
-        """As mpi4py's."""
-        index, _, received = poll(lambda: (found := _Request.testany(requests, status))[1] and found, requests)
-        return index, received
-
-    @classmethod
-    def waitsome(
-        cls, requests: Sequence[_Request], statuses: list[MPI.Status] | None = None
-    ) -> tuple[list[int] | None, list[Any] | None]:
-        """As mpi4py's."""
-        found = poll(lambda: (some := _Request.testsome(requests, statuses))[0] != [] and (some,), requests)
-        return found[0]
+def together(comm: MPI.Comm, call: Callable[[], _Answer]) -> _Answer:
+    """Wait until all ranks of a communicator are about to make this call, and make it. The wait can be left."""
+    with held():
+        _meet(comm)
+        return call()
 
 
-class Prequest(Request, MPI.Prequest):
-    """A persistent request whose wait can be left."""
+def _meet(comm: MPI.Comm) -> None:
+    """Wait for all ranks of a communicator; of an intercommunicator also for those of this rank's own group."""
+    for _ in range(1 + comm.Is_inter()):  # the first barrier of two groups awaits only the other one
+        finish(MPI.Comm.Ibarrier(comm))
+    look()  # a rank that left the meeting has raised an exception
 
 
-class Intracomm(MPI.Intracomm):
-    """An `MPI.Intracomm` whose blocking calls can be left. A call that was left makes the communicator useless."""
-
-    def __reduce__(self) -> Any:
-        """As mpi4py's: each process has its own world, so only its name is pickled. Others cannot be pickled."""
-        for name in ("COMM_WORLD", "COMM_SELF"):
-            if self == getattr(MPI, name):
-                return _named, (name,)
-        return super().__reduce__()
+class Comm(MPI.Comm):
+    """What the classes below have in common. A call that was left makes the communicator useless."""
 
     def Recv(
         self, buf: BufSpec, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
         """As mpi4py's."""
-        _finish(MPI.Intracomm.Irecv(self, buf, source, tag), status)
+        finish(MPI.Comm.Irecv(self, buf, source, tag), status)
 
     def Sendrecv(
         self,
@@ -115,9 +78,21 @@ class Intracomm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> None:
         """As mpi4py's."""
-        sent = MPI.Intracomm.Isend(self, sendbuf, dest, sendtag)
+        sent = MPI.Comm.Isend(self, sendbuf, dest, sendtag)
         self.Recv(recvbuf, source, recvtag, status)
-        _finish(sent)
+        finish(sent)
+
+    def Sendrecv_replace(
+        self,
+        buf: BufSpec,
+        dest: int,
+        sendtag: int = 0,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        """As mpi4py's."""
+        self.Sendrecv(packed(buf), dest, sendtag, buf, source, recvtag, status)
 
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -126,19 +101,23 @@ class Intracomm(MPI.Intracomm):
         poll(lambda: self.Iprobe(source, tag, status))
         return True
 
-    def Mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
+    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As mpi4py's."""
-        return poll(lambda: self.Improbe(source, tag, status))
+        return Message.Probe(self, source, tag, status)
+
+    def Improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Message | None:
+        """As mpi4py's."""
+        return Message.Iprobe(self, source, tag, status)
 
     def send(self, obj: object, dest: int, tag: int = 0) -> None:
         """As mpi4py's."""
-        _finish(MPI.Intracomm.isend(self, obj, dest, tag))
+        finish(MPI.Comm.isend(self, obj, dest, tag))
 
     def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
         """As mpi4py's."""
-        _finish(MPI.Intracomm.issend(self, obj, dest, tag))
+        finish(MPI.Comm.issend(self, obj, dest, tag))
 
     def recv(
         self,
@@ -148,7 +127,7 @@ class Intracomm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's; `buf` is not needed."""
-        return Request(self.mprobe(source, tag, status).irecv()).wait()
+        return self.mprobe(source, tag, status).recv()
 
     def sendrecv(
         self,
@@ -161,9 +140,9 @@ class Intracomm(MPI.Intracomm):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's; `recvbuf` is not needed."""
-        sent = MPI.Intracomm.isend(self, sendobj, dest, sendtag)
+        sent = MPI.Comm.isend(self, sendobj, dest, sendtag)
         received = self.recv(None, source, recvtag, status)
-        _finish(sent)
+        finish(sent)
         return received
 
     def probe(
@@ -172,11 +151,15 @@ class Intracomm(MPI.Intracomm):
         """As mpi4py's."""
         return self.Probe(source, tag, status)
 
-    def mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
+    def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As mpi4py's."""
-        return poll(lambda: self.improbe(source, tag, status))
+        return Message.probe(self, source, tag, status)
+
+    def improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Message | None:
+        """As mpi4py's."""
+        return Message.iprobe(self, source, tag, status)
 
     def barrier(self) -> None:
         """As mpi4py's."""
@@ -184,37 +167,43 @@ class Intracomm(MPI.Intracomm):
 
     def bcast(self, obj: object, root: int = 0) -> Any:
         """As mpi4py's."""
-        data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        gives, takes = self._roles(root)
+        data = MPI.pickle.dumps(obj) if gives else b""
         size = np.array([len(data)])
         self.Bcast(size, root)
-        block = bytearray(data) if self.rank == root else bytearray(int(size[0]))
+        block = bytearray(data) if gives else bytearray(int(size[0]))
         self.Bcast([block, MPI.BYTE], root)
-        return obj if self.rank == root else MPI.pickle.loads(block)
+        if not takes:
+            return None
+        return obj if gives else MPI.pickle.loads(block)
 
     def scatter(self, sendobj: Sequence[object] | None, root: int = 0) -> Any:
         """As mpi4py's."""
-        sending = self.rank == root
-        pieces = self._pieces(sendobj) if sending else []
+        gives, takes = self._roles(root)
+        pieces = self._pieces(sendobj) if gives else []
         sizes = np.array([len(piece) for piece in pieces], np.int64)
-        size = np.empty(1, np.int64)
-        self.Scatter(sizes if sending else None, size, root)
+        size = np.zeros(1, np.int64)
+        self.Scatter(sizes if gives else None, size if takes else None, root)
         block = bytearray(int(size[0]))
-        self.Scatterv([b"".join(pieces), sizes, MPI.BYTE] if sending else None, [block, MPI.BYTE], root)
-        return MPI.pickle.loads(block)
+        self.Scatterv(
+            [b"".join(pieces), sizes, MPI.BYTE] if gives else None, [block, MPI.BYTE] if takes else None, root
+        )
+        return MPI.pickle.loads(block) if takes else None
 
     def gather(self, sendobj: object, root: int = 0) -> list[Any] | None:
         """As mpi4py's."""
-        data = MPI.pickle.dumps(sendobj)
-        sizes = np.empty(self.size, np.int64) if self.rank == root else None
-        self.Gather(np.array([len(data)]), sizes, root)
+        takes, gives = self._roles(root)
+        data = MPI.pickle.dumps(sendobj) if gives else b""
+        sizes = np.empty(self._others, np.int64) if takes else None
+        self.Gather(np.array([len(data)]) if gives else None, sizes, root)
         joined = None if sizes is None else bytearray(int(sizes.sum()))
-        self.Gatherv([data, MPI.BYTE], None if sizes is None else [joined, sizes, MPI.BYTE], root)
+        self.Gatherv([data, MPI.BYTE] if gives else None, None if sizes is None else [joined, sizes, MPI.BYTE], root)
         return None if joined is None or sizes is None else _loads_each(joined, sizes)
 
     def allgather(self, sendobj: object) -> list[Any]:
         """As mpi4py's."""
         data = MPI.pickle.dumps(sendobj)
-        sizes = np.empty(self.size, np.int64)
+        sizes = np.empty(self._others, np.int64)
         self.Allgather(np.array([len(data)]), sizes)
         joined = bytearray(int(sizes.sum()))
         self.Allgatherv([data, MPI.BYTE], [joined, sizes, MPI.BYTE])
@@ -223,7 +212,7 @@ class Intracomm(MPI.Intracomm):
     def alltoall(self, sendobj: Sequence[object]) -> list[Any]:
         """As mpi4py's."""
         pieces = self._pieces(sendobj)
-        sending, receiving = np.array([len(piece) for piece in pieces], np.int64), np.empty(self.size, np.int64)
+        sending, receiving = np.array([len(piece) for piece in pieces], np.int64), np.empty(self._others, np.int64)
         self.Alltoall(sending, receiving)
         joined = bytearray(int(receiving.sum()))
         self.Alltoallv([b"".join(pieces), sending, MPI.BYTE], [joined, receiving, MPI.BYTE])
@@ -238,6 +227,47 @@ class Intracomm(MPI.Intracomm):
         """As mpi4py's, in the order of the ranks."""
         return functools.reduce(op, self.allgather(sendobj))
 
+    def Disconnect(self) -> None:
+        """As mpi4py's."""
+        together(self, lambda: MPI.Comm.Disconnect(self))
+
+    @property
+    def _others(self) -> int:
+        """How many ranks this one exchanges objects with."""
+        return self.size
+
+    def _roles(self, root: int) -> tuple[bool, bool]:
+        """Return whether this rank is the root of a collective call, and whether it is one of the root's partners."""
+        return self.rank == root, True
+
+    def _pieces(self, things: Sequence[object] | None) -> list[bytes]:
+        things = list(things or ())
+        if len(things) != self._others:
+            raise ValueError(f"received {len(things)} objects, expected {self._others}, one for each rank")
+        return [MPI.pickle.dumps(thing) for thing in things]
+
+
+class Intracomm(Comm, MPI.Intracomm):
+    """An `MPI.Intracomm` whose blocking calls can be left."""
+
+    def __reduce__(self) -> Any:
+        """As mpi4py's: each process has its own world, so only its name is pickled. Others cannot be pickled."""
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == getattr(MPI, name):
+                return _named, (name,)
+        return super().__reduce__()
+
+    def Create_intercomm(
+        self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
+    ) -> Intercomm:
+        """As mpi4py's."""
+        with held():
+            _meet(self)
+            if self.rank == local_leader:
+                Comm.Sendrecv(Intracomm(peer_comm), NOTHING, remote_leader, tag, NOTHING, remote_leader, tag)
+            _meet(self)
+            return Intercomm(MPI.Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
+
     def scan(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's."""
         return functools.reduce(op, self.allgather(sendobj)[: self.rank + 1])
@@ -247,11 +277,16 @@ class Intracomm(MPI.Intracomm):
         before = self.allgather(sendobj)[: self.rank]
         return functools.reduce(op, before) if before else None
 
-    def _pieces(self, things: Sequence[object] | None) -> list[bytes]:
-        things = list(things or ())
-        if len(things) != self.size:
-            raise ValueError(f"received {len(things)} objects, expected {self.size}, one for each rank")
-        return [MPI.pickle.dumps(thing) for thing in things]
+
+class Intercomm(Comm, MPI.Intercomm):
+    """An `MPI.Intercomm` whose blocking calls can be left."""
+
+    @property
+    def _others(self) -> int:
+        return self.remote_size
+
+    def _roles(self, root: int) -> tuple[bool, bool]:
+        return root == MPI.ROOT, root not in (MPI.ROOT, MPI.PROC_NULL)
 
 
 def _named(name: str) -> MPI.Intracomm:
@@ -271,7 +306,7 @@ def _blocking(name: str) -> Callable[..., None]:
 
     @functools.wraps(getattr(_owner(name), name))
     def call(self: MPI.Comm, *args: object, **kwargs: object) -> None:
-        _finish(start(self, *args, **kwargs))
+        finish(start(self, *args, **kwargs))
 
     return call
 
@@ -291,12 +326,12 @@ def _meeting(name: str, least: int) -> Callable[..., None]:
     return call
 
 
-def _returning(name: str, kind: type = Request) -> Callable[..., Any]:
-    """Return a method `name` that returns a request whose wait can be left."""
-    start = getattr(_owner(name), name)
+def returning(name: str, kind: type = Request, owner: type | None = None) -> Callable[..., Any]:
+    """Return a method `name` of mpi4py's class that returns a request whose wait can be left."""
+    start = getattr(owner or _owner(name), name)
 
     @functools.wraps(start)
-    def call(self: MPI.Comm, *args: object, **kwargs: object) -> Any:
+    def call(self: Any, *args: object, **kwargs: object) -> Any:
         return kind(start(self, *args, **kwargs))
 
     return call
@@ -308,10 +343,23 @@ def _making(name: str, collective: bool = True) -> Callable[..., Any]:
 
     @functools.wraps(make)
     def call(self: MPI.Comm, *args: object, **kwargs: object) -> Any:
-        if collective:
-            self.Barrier()
-        made = make(self, *args, **kwargs)
-        return _KINDS[type(made)](made)
+        def made() -> Any:
+            return make(self, *args, **kwargs)
+
+        comm = together(self, made) if collective else made()
+        return _KINDS.get(type(comm), type(comm))(comm)
+
+    return call
+
+
+def _copying(name: str) -> Callable[..., Any]:
+    """Return a method `name` that returns a copy, and the request for its end."""
+    start = getattr(MPI.Comm, name)
+
+    @functools.wraps(start)
+    def call(self: Comm, *args: object, **kwargs: object) -> tuple[MPI.Comm, Request]:
+        copy, request = start(self, *args, **kwargs)
+        return copy, Request(request)
 
     return call
 
@@ -337,7 +385,7 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 def _owner(name: str) -> Any:
     """Return the class of mpi4py that has the method `name`."""
-    owners = (MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm)
+    owners = (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm)
     return next(owner for owner in owners if hasattr(owner, name))
 
 
@@ -346,28 +394,40 @@ COLLECTIVES = (
     "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Alltoallw", "Barrier", "Bcast", "Exscan",
     "Gather", "Gatherv", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
 )  # fmt: skip
-_MESSAGES = ("Isend", "Issend", "Irsend", "Ibsend", "Irecv", "isend", "issend", "ibsend", "irecv")
+_OF_GROUP = ("Exscan", "Scan")  # which no intercommunicator has
+_MESSAGES = (
+    "Isend", "Issend", "Irsend", "Ibsend", "Irecv", "Isendrecv", "Isendrecv_replace", "isend", "issend", "ibsend",
+    "irecv",
+)  # fmt: skip
 
 _NEIGHBOURS = (
     "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw",
 )  # fmt: skip
-_PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init")
+_PERSISTENT = ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init", "Recv_init", "Psend_init", "Precv_init")
+_MAKERS = ("Clone", "Create", "Dup", "Dup_with_info", "Split", "Split_type")  # of all communicators
+_MAKERS_OF_GROUP = ("Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent")
 #: Names of the methods that make a communicator.
-MAKERS = (
-    "Clone", "Create", "Dup", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
-    "Create_dist_graph_adjacent",
-)  # fmt: skip
+MAKERS = (*_MAKERS, *_MAKERS_OF_GROUP, "Merge")
 
 for _name in (*COLLECTIVES, "Send", "Ssend", "Rsend"):
-    setattr(Intracomm, _name, _blocking(_name))
+    setattr(Intracomm if _name in _OF_GROUP else Comm, _name, _blocking(_name))
 for _name, _least in MEETING.items():
     setattr(Intracomm, _name, _meeting(_name, _least))
-for _name in (*(f"I{name.lower()}" for name in COLLECTIVES), *_MESSAGES):
-    setattr(Intracomm, _name, _returning(_name))
+for _name in COLLECTIVES:
+    _kind: type = Intracomm if _name in _OF_GROUP else Comm
+    setattr(_kind, f"I{_name.lower()}", returning(f"I{_name.lower()}"))
+    setattr(_kind, f"{_name}_init", returning(f"{_name}_init", Prequest))
+for _name in _MESSAGES:
+    setattr(Comm, _name, returning(_name))
 for _name in _PERSISTENT:
-    setattr(Intracomm, _name, _returning(_name, Prequest))
-for _name in MAKERS:
+    setattr(Comm, _name, returning(_name, Prequest))
+for _name in _MAKERS:
+    setattr(Comm, _name, _making(_name))
+for _name in _MAKERS_OF_GROUP:
     setattr(Intracomm, _name, _making(_name))
+for _name in ("Idup", "Idup_with_info"):
+    setattr(Comm, _name, _copying(_name))
+setattr(Intercomm, "Merge", _making("Merge"))  # noqa: B010
 for _name in ("Spawn", "Spawn_multiple"):
     setattr(Intracomm, _name, _refusing(_name))
 setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
@@ -379,7 +439,7 @@ class _Topology(Intracomm, MPI.Topocomm):
 
 for _name in _NEIGHBOURS:
     setattr(_Topology, _name, _blocking(_name))
-    setattr(_Topology, f"I{_name.lower()}", _returning(f"I{_name.lower()}"))
+    setattr(_Topology, f"I{_name.lower()}", returning(f"I{_name.lower()}"))
 
 
 class Cartcomm(_Topology, MPI.Cartcomm):
@@ -401,11 +461,12 @@ _KINDS: dict[type, type] = {
     MPI.Cartcomm: Cartcomm,
     MPI.Graphcomm: Graphcomm,
     MPI.Distgraphcomm: Distgraphcomm,
-    **{kind: kind for kind in (Intracomm, Cartcomm, Graphcomm, Distgraphcomm)},
+    MPI.Intercomm: Intercomm,
 }
 
 #: The classes whose blocking methods can be left.
-KINDS = (Intracomm, _Topology, Cartcomm, Graphcomm, Distgraphcomm, Request, Prequest)
+KINDS: list[type] = [
+    Comm, Intracomm, Intercomm, _Topology, Cartcomm, Graphcomm, Distgraphcomm, Message, Request, Prequest,
+]  # fmt: skip
 
 setattr(MPI, "COMM_SELF", Intracomm(MPI.COMM_SELF))  # noqa: B010 -- mpi4py declares it final
-setattr(MPI, "Request", Request)  # noqa: B010

@@ -23,6 +23,7 @@ from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task
 from xpulab.engine.interruptible import Intracomm
 from xpulab.engine.waiting import cause_of, users_code, watched_by
+from xpulab.engine.windows import give_back_locks, serve_until
 from xpulab.exceptions import error_fields
 from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.transcript import Writer
@@ -104,7 +105,11 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
             answer["outcome"], answer["error"] = "error", fields
             printed.raised(fields["traceback"])
             task.raised()
+        if answer["outcome"] != "ok":
+            give_back_locks()
     task.engine.record["ended"] = task.number
+    ended = task.engine.board.ranks["ended"]
+    serve_until(lambda: bool((ended[list(task.ranks)] == task.number).all()))
     return {**answer, "omitted": printed.omitted}
 
 
