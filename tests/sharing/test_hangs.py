@@ -60,8 +60,25 @@ FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.ara
             "def deeper():\n    return comm.allreduce(1)\n\nif rank == 1:\n    print([deeper() for _ in range(2)])",
             r"rank 1 waits in line 2 \(allreduce\); rank 0 has ended",
         ),
+        (
+            "from mpi4py import MPI\nwin = MPI.Win.Allocate(8, comm=comm)\nif rank == 0:\n    win.Fence()",
+            r"rank 0 waits in line 4 \(Fence\); rank 1 has ended",
+        ),
+        (
+            "from mpi4py import MPI\nwin = MPI.Win.Allocate(8, comm=comm)\nif rank:\n    win.Lock(1)\ncomm.Barrier()\n"
+            "if rank:\n    comm.recv(source=0)\nelse:\n    win.Lock(1)",
+            r"rank 0 waits in line 9 \(Lock\); rank 1 waits in line 7 \(recv\)",
+        ),
     ],
-    ids=["a message", "each other", "different calls", "a fit without a rank", "a call in a function"],
+    ids=[
+        "a message",
+        "each other",
+        "different calls",
+        "a fit without a rank",
+        "a call in a function",
+        "a fence",
+        "a lock",
+    ],
 )
 def test_a_cell_that_nothing_can_answer_says_who_waits_where_and_ends(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], source: str, says: str

@@ -294,7 +294,9 @@ class Engine:
     @contextlib.contextmanager
     def watched(self, task: Task) -> Iterator[None]:
         """Open a context for a user's code, which ends with an error if this rank waits for ever."""
-        self._watched = task, Watch(lambda: self.board, self.rank, task.number)
+        watch = Watch(lambda: self.board, self.rank, task.number)
+        watch.answer_signals()
+        self._watched = task, watch
         try:
             yield
         finally:

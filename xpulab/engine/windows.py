@@ -38,13 +38,16 @@ _locks: dict[tuple[int, int], _Win] = {}  # the locks that this rank has: of whi
 
 
 class Win(_Win):
-    """An `MPI.Win` whose blocking calls can be left. A call that was left makes the window useless."""
+    """An `MPI.Win` whose blocking calls can be left. A call that was left makes the window useless.
+
+    It calls mpi4py's methods by the name of their class, by which `sharing.hangs` finds a rank that waits there.
+    """
 
     def Free(self) -> None:
         """As mpi4py's."""
         ranks = _ranks(self)
         if ranks is None:
-            super().Free()
+            _Win.Free(self)
             return
 
         def free() -> None:
@@ -63,11 +66,11 @@ class Win(_Win):
         """As mpi4py's."""
         for ranks, rank in _members(self, group):
             finish(MPI.Comm.Irecv(ranks, NOTHING, rank, _POSTED))
-        super().Start(group, assertion)
+        _Win.Start(self, group, assertion)
 
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """As mpi4py's."""
-        super().Post(group, assertion)
+        _Win.Post(self, group, assertion)
         for ranks, rank in _members(self, group):
             MPI.Comm.Isend(ranks, NOTHING, rank, _POSTED).Free()
 
@@ -78,22 +81,22 @@ class Win(_Win):
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """As mpi4py's."""
-        super().Lock(rank, lock_type, assertion)
+        _Win.Lock(self, rank, lock_type, assertion)
         _locks[self.handle, rank] = _Win(self)
 
     def Unlock(self, rank: int) -> None:
         """As mpi4py's."""
-        super().Unlock(rank)
+        _Win.Unlock(self, rank)
         _locks.pop((self.handle, rank), None)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """As mpi4py's."""
-        super().Lock_all(assertion)
+        _Win.Lock_all(self, assertion)
         _locks[self.handle, _ALL] = _Win(self)
 
     def Unlock_all(self) -> None:
         """As mpi4py's."""
-        super().Unlock_all()
+        _Win.Unlock_all(self)
         _locks.pop((self.handle, _ALL), None)
 
 

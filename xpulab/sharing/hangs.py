@@ -15,8 +15,9 @@ Nothing can answer if each rank has ended its code or waits, and no wait has end
 computes, reads a file or sleeps does not wait: it may still answer.
 
 A line tells the user of it after `TOLD` seconds. If it stays so for further `LAST_CHANCE` seconds, the ranks that wait
-raise an error. A rank of a cell that waits in C++ code of gloo cannot raise one: there the line is all, and a second
-Stop ends the engines. In a script the process ends instead, also one that waits in gloo.
+raise an error. A rank of a cell that waits inside of gloo, or of a call of mpi4py itself, cannot raise one: there the
+line is all, and a second Stop ends the engines. For a lock of a window, which another rank of these has, the error of
+that rank ends the wait. In a script the process ends instead, also one that waits in gloo.
 """
 
 from __future__ import annotations
