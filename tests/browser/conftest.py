@@ -1,4 +1,4 @@
-"""Fixtures: a Jupyter server, and Debian's Chromium driven by Playwright. The tests of a file share them."""
+"""Fixtures: a Jupyter server, which the files share, and for the tests of a file Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -17,12 +17,26 @@ if TYPE_CHECKING:
 browser = chromium.browser  # a fixture
 
 
+@pytest.fixture(scope="session")
+def _servers() -> Iterator[list[JupyterServer]]:
+    """The servers of this process: one, and further ones if it ends before its time."""
+    servers: list[JupyterServer] = []
+    yield servers
+    for server in servers:
+        server.stop()
+
+
 @pytest.fixture(scope="module")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
-    """A running Jupyter server for JupyterLab and Notebook."""
-    server = JupyterServer(tmp_path_factory.mktemp("jupyter"))
+def server(
+    browser: Browser, _servers: list[JupyterServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JupyterServer]:
+    """A running Jupyter server for JupyterLab and Notebook, with the light theme. It has no kernels of other files."""
+    if not _servers or not _servers[-1].running:
+        _servers.append(JupyterServer(tmp_path_factory.mktemp("jupyter")))
+    server = _servers[-1]
+    server.set_theme("light")
     yield server
-    server.stop()
+    server.end_kernels()
 
 
 @pytest.fixture(scope="module")

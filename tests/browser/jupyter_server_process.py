@@ -96,8 +96,14 @@ class JupyterServer:
         for kernel in json.loads(self.ask("api/kernels")):
             self.ask(f"api/kernels/{kernel['id']}", "DELETE")
 
+    @property
+    def running(self) -> bool:
+        """Whether the server's process runs."""
+        return self._process.poll() is None
+
     def stop(self) -> None:
-        self.end_kernels()
+        if self.running:
+            self.end_kernels()
         self._process.terminate()
         self._process.wait(30)
 

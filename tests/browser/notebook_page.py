@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
+from playwright.sync_api import TimeoutError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -89,9 +91,15 @@ class NotebookPage:
         """Start a cell with the keyboard, without waiting for its end."""
         prompt = self.cells.nth(cell).locator(".jp-InputPrompt").first
         for _ in range(20):
+            before = prompt.inner_text()
             prompt.click()
             self.page.keyboard.press("Control+Enter")
-            self.page.wait_for_timeout(500)
+            with contextlib.suppress(TimeoutError):
+                self.page.wait_for_function(
+                    "([prompt, before]) => prompt.innerText !== before",
+                    arg=[prompt.element_handle(), before],
+                    timeout=500,
+                )
             if prompt.inner_text().strip() != "[ ]:":
                 return
         raise AssertionError(f"cell {cell} does not run: {prompt.inner_text()}")

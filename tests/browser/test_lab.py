@@ -81,13 +81,11 @@ def notebook(server: JupyterServer) -> Path:
 @pytest.fixture(scope="module")
 def lab(server: JupyterServer, notebook: Path, new_page: Callable[[], NotebookPage]) -> Iterator[NotebookPage]:
     """The notebook, open in the light theme, with its kernel ready."""
-    server.set_theme("light")
     lab = new_page()
     lab.open(server.url(notebook))
     lab.wait_for_kernel()
     yield lab
     lab.page.close()
-    server.end_kernels()
 
 
 def seen(output: Locator, *selectors: str) -> list[str]:

@@ -47,7 +47,6 @@ def lab(server: JupyterServer, notebook: Path, new_page: Callable[[], NotebookPa
     lab.wait_for_kernel()
     yield lab
     lab.page.close()
-    server.end_kernels()
 
 
 def kernel(server: JupyterServer) -> str:

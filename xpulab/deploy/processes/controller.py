@@ -72,6 +72,7 @@ def main() -> None:
     bare("jupyter_client", write_connection_file="connect")
     # ipyparallel's scheduler of single tasks is not used, and would import NumPy, a fifth of this process's start.
     sys.modules["numpy"] = None  # type: ignore[assignment]
+    import psutil  # noqa: F401 -- jupyter_client imports it after ipyparallel has put the user's folder on the path
     import zmq
     from ipyparallel.controller.app import IPController
     from ipyparallel.controller.heartmonitor import HeartMonitor
