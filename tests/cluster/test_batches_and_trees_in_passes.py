@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,13 @@ def budget(request: pytest.FixtureRequest, engines: xpulab.XPUCluster) -> Iterat
     engines.memory = None
 
 
-@contextlib.contextmanager
-def in_memory() -> Iterator[None]:
-    """Have room for all rows meanwhile."""
+@functools.cache
+def in_memory(kind: Any, weighted: bool = False, **parameters: Any) -> Any:
+    """Return the fit of these rows with room for all of them, which any number of engines gives."""
     cluster = xpulab.current_cluster()
     memory, cluster.memory = cluster.memory, None
     try:
-        yield
+        return kind(**parameters).fit(ROWS, sample_weight=WEIGHTS if weighted else None)
     finally:
         cluster.memory = memory
 
@@ -74,10 +74,9 @@ def passes(estimator: Any) -> int:
 @pytest.mark.fraction(2)
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
 def test_batches_have_the_rows_that_are_drawn_in_memory(budget: str, rows: Scan, weights: np.ndarray | None) -> None:
-    arguments: dict[str, Any] = {**FORTY_STEPS, "n_init": 2}
-    ours = MiniBatchKMeans(K, **arguments).fit(rows, sample_weight=weights)
-    with in_memory():
-        same = MiniBatchKMeans(K, **arguments).fit(ROWS, sample_weight=weights)
+    arguments: dict[str, Any] = {"n_clusters": K, **FORTY_STEPS, "n_init": 2}
+    ours = MiniBatchKMeans(**arguments).fit(rows, sample_weight=weights)
+    same = in_memory(MiniBatchKMeans, weights is not None, **arguments)
     assert ours.n_steps_ == same.n_steps_ == 40
     np.testing.assert_allclose(ours.cluster_centers_, same.cluster_centers_, rtol=1e-8)
     np.testing.assert_array_equal(ours.labels_, same.labels_)
@@ -124,19 +123,20 @@ def test_batches_stop_and_go_on(losable: xpulab.XPUCluster, rows: Scan, tmp_path
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize("strategy", ["biggest_inertia", "largest_cluster"])
 def test_a_tree_is_that_of_rows_in_memory(budget: str, rows: Scan, weights: np.ndarray | None, strategy: str) -> None:
-    arguments: dict[str, Any] = {"random_state": 0, "bisecting_strategy": strategy, "n_init": 2}
-    ours = BisectingKMeans(5, **arguments).fit(rows, sample_weight=weights)
-    with in_memory():
-        same = BisectingKMeans(5, **arguments).fit(ROWS, sample_weight=weights)
+    arguments: dict[str, Any] = {"n_clusters": 5, "random_state": 0, "bisecting_strategy": strategy, "n_init": 2}
+    ours = BisectingKMeans(**arguments).fit(rows, sample_weight=weights)
+    same = in_memory(BisectingKMeans, weights is not None, **arguments)
     np.testing.assert_allclose(ours.cluster_centers_, same.cluster_centers_, rtol=1e-8)
     np.testing.assert_array_equal(ours.labels_, same.labels_)
     assert ours.inertia_ == pytest.approx(same.inertia_, rel=1e-9)
     assert passes(ours) >= 5
 
 
+@pytest.mark.fraction(2)
 def test_a_tree_starts_by_scalable_k_means(budget: str, rows: Scan) -> None:
-    trees = [BisectingKMeans(5, init="k-means++", random_state=seed) for seed in range(3)]
-    ours = [tree.fit(rows).inertia_ for tree in trees]
-    with in_memory():
-        same = [tree.fit(ROWS).inertia_ for tree in trees]
+    arguments: list[dict[str, Any]] = [
+        {"n_clusters": 5, "init": "k-means++", "random_state": seed} for seed in range(3)
+    ]
+    ours = [BisectingKMeans(**each).fit(rows).inertia_ for each in arguments]
+    same = [in_memory(BisectingKMeans, **each).inertia_ for each in arguments]
     assert min(ours) < 1.2 * min(same)

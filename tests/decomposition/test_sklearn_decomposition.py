@@ -27,9 +27,10 @@ PROXIES = [f"xpulab.decomposition:{name}" for name in ("PCA", "IncrementalPCA", 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     """All tests pass except those that cannot, and enough of them call a proxy's fit."""
     modules = [f"sklearn.decomposition.tests.test_{name}" for name in ("pca", "incremental_pca", "truncated_svd")]
-    run_suite(
-        tmp_path, pair, modules, PROXIES, LEAST_CALLING, CANNOT, only="(not sparse or truncated_svd) and not array_api"
-    )
+    only = "(not sparse or truncated_svd) and not array_api"
+    # The dear one has 100 components of batches of 100 rows. `test_incremental_pca` compares variances of such batches.
+    dear = ["test_explained_variances"]
+    run_suite(tmp_path, pair, modules, PROXIES, LEAST_CALLING, CANNOT, only, dear=dear)
 
 
 @pytest.fixture(autouse=True)

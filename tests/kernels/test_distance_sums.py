@@ -10,6 +10,7 @@ NAMES = {"squares": "sqeuclidean", "absolute": "cityblock", "largest": "chebyshe
 TOLERANCES = {np.float32: 1e-6, np.float64: 1e-13}
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("m", "d", "counts"), [(1, 1, [1]), (70, 3, [5, 1, 8, 2100]), (49, 131, [3, 63])])

@@ -39,7 +39,7 @@ def reference(X, y, weights, coef, intercept):
     return weights @ loss, (residual * weights[:, None]).T @ X, (product * weights[:, None]).T @ X
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d", "k"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])

@@ -40,7 +40,7 @@ def check(found, shares, z, full, tolerance):
     np.testing.assert_allclose(found.second, expected, atol=tolerance * np.square(z).sum())
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d", "k"), SHAPES)
 @pytest.mark.parametrize("full", [False, True])

@@ -35,7 +35,7 @@ def compare(found, expected, tolerance, size):
     assert all(getattr(found, name).dtype == np.float64 for name in expected)
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -85,6 +85,7 @@ def test_extremes_and_counts_of_any_numbers(device, X):
         np.testing.assert_array_equal(getattr(found, name), expected[name])
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])

@@ -30,7 +30,7 @@ def reference(X, Q, kind):
     }[kind]()
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("n", "d", "m", "room", "dtype"),
@@ -66,7 +66,7 @@ def test_equal_rows_come_in_their_order_and_too_few_are_filled_up(device, kind):
     assert np.isinf(few.compare(np.zeros((1, 1)), places, kind, 2.0)[0, 3:]).all()
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_within_a_limit_against_numpy(device, kind, dtype):
@@ -129,6 +129,7 @@ def test_rows_in_order(device):
     np.testing.assert_array_equal(found[70:], 0)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [1, 20, 300])
 def test_rounding_is_bounded(device, d, dtype):

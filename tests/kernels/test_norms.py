@@ -12,6 +12,7 @@ NORM = {
 }
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (63, 3), (64, 16), (65, 17), (5003, 1), (1030, 300)])

@@ -24,7 +24,7 @@ def reference(X, Y, a, b, w):
     return (w[:, None] * X).T @ Y, np.outer(*norms) + 1e-300
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -42,7 +42,7 @@ def test_gram_against_numpy(device, n, d, weighted, shifted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("t", [1, 7])
@@ -57,7 +57,7 @@ def test_cross_against_numpy(device, n, d, t, weighted, dtype, tolerance):
     assert (np.abs(found - expected) / scale).max() < tolerance
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (64, 16), (10007, 70), (1030, 300)])
 @pytest.mark.parametrize("t", [1, 7])
@@ -74,6 +74,7 @@ def test_gram_with_targets_against_numpy(device, n, d, t, weighted, dtype, toler
     assert (np.abs(totals - away.sum(axis=0)) <= 10 * tolerance * np.abs(away).sum(axis=0) + 1e-300).all()
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_precise_products_of_float32_are_those_of_float64(device, n, d, weighted):

@@ -19,6 +19,7 @@ def reference(X, matrix, shift, offset):
     return (X.astype(np.float64) - shift) @ matrix.astype(np.float64) + offset.astype(np.float64)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d", "k"), SHAPES)
 def test_project_against_numpy(device, n, d, k, dtype, tolerance):
@@ -28,6 +29,7 @@ def test_project_against_numpy(device, n, d, k, dtype, tolerance):
     np.testing.assert_allclose(found, reference(X, matrix, shift, offset), rtol=0, atol=tolerance * 4 * d**0.5 + 1e-15)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(("n", "d", "k"), SHAPES)
 @pytest.mark.parametrize("subtracting", [False, True])

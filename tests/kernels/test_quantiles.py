@@ -28,6 +28,7 @@ def at_ranks(X, ranks):
     return found
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_order_statistics_against_a_sort(device, n, d, dtype):

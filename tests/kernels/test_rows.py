@@ -122,7 +122,7 @@ def test_an_error_while_rows_are_read_is_raised(device):
         Rows.read(changed(device, compute_units=3), (1000, 5), np.float32, fill)
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), [(0, 3), (40_011, 64), *SHAPES])
 def test_rows_that_are_read_by_columns_are_the_same(device, n, d, dtype):
@@ -195,6 +195,7 @@ def test_no_rows(device):
         take(rows, [0])
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_column_sums(device, n, d, dtype, tolerance):

@@ -25,6 +25,7 @@ def check(device, found, rows, expected):
     np.testing.assert_array_equal(blocks[n:], 0)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_centred_is_numpy_bit_by_bit(device, n, d, dtype):
@@ -36,6 +37,7 @@ def test_centred_is_numpy_bit_by_bit(device, n, d, dtype):
     check(device, centred(rows, None, None), rows, X)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_stretched_is_numpy_bit_by_bit(device, n, d, dtype):
@@ -47,6 +49,7 @@ def test_stretched_is_numpy_bit_by_bit(device, n, d, dtype):
     check(device, stretched(rows, factor, offset, high=4), rows, np.minimum(expected, dtype(4)))
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_binarised_is_numpy(device, n, d, dtype):

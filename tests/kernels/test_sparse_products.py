@@ -17,7 +17,7 @@ def uploaded(device: Device, X: Any) -> SparseRows:
     return SparseRows.upload(device, X.data, X.indices, X.indptr, X.shape[1])
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 7, 8, 15, 16, 17, 33, 48, 60, 64, 65, 131])
 def test_products_of_any_number_of_columns(device: Device, dtype: Any, k: int) -> None:

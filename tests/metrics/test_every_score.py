@@ -118,6 +118,7 @@ def compare(cases: list[tuple[str, dict[str, Any]]], true: Any, guess: Any, form
                     assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12, err_msg=f"{name} {parameters}")
 
 
+@pytest.mark.fraction(2)
 @ONE_AND_THREE
 @pytest.mark.parametrize("weights", WEIGHTS, ids=["", "weighted"])
 def test_scores_of_labels(current: xpulab.XPUCluster, weights: Any) -> None:
@@ -127,6 +128,7 @@ def test_scores_of_labels(current: xpulab.XPUCluster, weights: Any) -> None:
     compare(binary, TWO, TWO_GUESSES, list(forms(current, TWO, TWO_GUESSES)), weights)
 
 
+@pytest.mark.fraction(2)
 @ONE_AND_THREE
 @pytest.mark.parametrize("weights", WEIGHTS, ids=["", "weighted"])
 def test_scores_of_ranks(current: xpulab.XPUCluster, weights: Any) -> None:
@@ -139,6 +141,7 @@ def test_scores_of_ranks(current: xpulab.XPUCluster, weights: Any) -> None:
     compare(brier, TWO, SHARES[:, 0], list(forms(current, TWO, SHARES[:, 0])), weights)
 
 
+@pytest.mark.fraction(2)
 @ONE_AND_THREE
 @pytest.mark.parametrize("weights", WEIGHTS, ids=["", "weighted"])
 def test_scores_of_regressors(current: xpulab.XPUCluster, weights: Any) -> None:

@@ -26,7 +26,8 @@ CANNOT = {
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     """All tests pass, and enough of them call the proxy's fit."""
     modules, proxies = ["sklearn.mixture.tests.test_gaussian_mixture"], ["xpulab.mixture:GaussianMixture"]
-    run_suite(tmp_path, pair, modules, proxies, 55, CANNOT, only="not array_api")
+    # The dear one has 2,400 fits of an iteration. `test_gaussian_mixture` compares the bounds of all iterations.
+    run_suite(tmp_path, pair, modules, proxies, 55, CANNOT, only="not array_api", dear=["test_monotonic_likelihood"])
 
 
 _checks = parametrize_with_checks([GaussianMixture()])

@@ -14,7 +14,7 @@ from xpulab.model_selection import train_test_split
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize("cluster", [1, 3, 4], indirect=True, ids=["1-engine", "3-engines", "4-engines"])
+@pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
 @pytest.mark.parametrize(
     "how",
     [{}, {"test_size": 0.4}, {"train_size": 10, "test_size": 7}, {"shuffle": False}, {"test_size": 1}],

@@ -43,6 +43,7 @@ def run_suite(
     cannot: Mapping[str, str] | None = None,
     only: str = "",
     whole: str = "",
+    dear: Sequence[str] = (),
     timeout: float = 280,
 ) -> None:
     """Check that all tests pass except those that cannot, and that enough tests call a proxy's fit.
@@ -69,6 +70,8 @@ def run_suite(
         Selects tests, as pytest's ``-k``.
     whole : str
         A part of the ids of tests of which all combinations run in any case.
+    dear : sequence of str
+        Names of tests that take long and of which tests of this package check more. They run if all combinations do.
     timeout : float
         Seconds after which the run fails.
     """
@@ -92,6 +95,7 @@ def run_suite(
             "XPULAB_CANNOT": json.dumps(dict(cannot or {})),
             "XPULAB_EVERY": str(every),
             "XPULAB_WHOLE": whole,
+            "XPULAB_DEAR": "" if every == 1 else " ".join(dear),
         },
         "output": str(output),
     }  # fmt: skip

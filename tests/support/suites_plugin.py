@@ -10,6 +10,7 @@ The environment has these variables:
   them passes, the run fails.
 - ``XPULAB_EVERY`` is a number n: of the tests with parameters, one n-th runs, chosen by their ids, if there are many.
 - ``XPULAB_WHOLE`` is a part of the ids of tests of which all combinations run.
+- ``XPULAB_DEAR`` has names of tests that do not run.
 
 The last lines of the output say how many tests called a `fit`, or one of the functions, of each proxy and in all: a
 test that never did says nothing about the proxy.
@@ -92,11 +93,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave combinations of parameters out, and mark the tests that cannot pass as expected to fail."""
     global _every
     _every = int(os.environ.get("XPULAB_EVERY", "1")) if len(items) > _FEW else 1
+    dear = os.environ.get("XPULAB_DEAR", "").split()
     whole = os.environ.get("XPULAB_WHOLE") or "\n"  # which is in no id
     items[:] = [
         item
         for item in items
-        if "[" not in item.nodeid or whole in item.nodeid or zlib.crc32(item.nodeid.encode()) % _every == 0
+        if item.name not in dear
+        and ("[" not in item.nodeid or whole in item.nodeid or zlib.crc32(item.nodeid.encode()) % _every == 0)
     ]
     for part, reason in json.loads(os.environ.get("XPULAB_CANNOT", "{}")).items():
         for item in items:

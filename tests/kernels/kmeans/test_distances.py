@@ -6,6 +6,7 @@ from xpulab.kernels.kmeans.lloyd import transform
 from xpulab.kernels.rows import Rows
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d", "k"), [(1, 1, 1), (257, 14, 3), (5, 300, 8), (10007, 2, 127), (257, 64, 1000)])
 def test_transform_against_scipy(device, n, d, k, dtype):

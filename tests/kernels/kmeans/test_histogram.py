@@ -32,6 +32,7 @@ def expected(X, labels, k, features, low=LOW, high=HIGH, shape=SHAPE):
     return np.histogramdd(np.column_stack([labels, y, x]), edges)[0]
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def walk(centers, steps, travellers, seed=0):
         yield now
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "d", "k"), [(5000, 14, 127), (4163, 3, 200), (3001, 70, 64)])
 def test_labels_are_those_of_all_centres(device, n, d, k, dtype):

@@ -42,6 +42,7 @@ def looked_at(device, state):
     return int(device.fetch(state.counts, stop=n_spans).sum())
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(
     ("n", "d", "k", "dtype"),
     [

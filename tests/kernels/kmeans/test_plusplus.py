@@ -19,6 +19,7 @@ def contributions(X, shift, centers, weights):
     return weights * np.min(distances, axis=0)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("n", "d"), [(1, 14), (5, 1), (257, 300), (10007, 2), (10007, 14), (5000, 130)])

@@ -28,6 +28,7 @@ def uploaded(device, matrix, weights=None):
     )
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("with_weights", [False, True])
 @pytest.mark.parametrize(("n", "d", "k", "density"), SHAPES)
@@ -51,6 +52,7 @@ def test_lloyd(device, n, d, k, density, dtype, with_weights):
         centers = np.where(totals[:, None] > 0, sums / np.maximum(totals, 1e-9)[:, None], centers).astype(dtype)
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("n", "d", "k", "density"), SHAPES)
 def test_columns_rows_and_distances(device, n, d, k, density, dtype):
@@ -92,6 +94,7 @@ def test_rows_without_stored_values_are_zeros_whatever_the_memory_holds(device, 
     assert ours.inertia(rows, None, centers, labels) == 5
 
 
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("with_weights", [False, True])
 @pytest.mark.parametrize("trials", [1, 6, 20])
 def test_seeding(device, trials, with_weights):
