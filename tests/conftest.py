@@ -23,11 +23,11 @@ from displayed_reports import leave_reports_out
 from exercises import with_solutions
 from hypothesis import settings
 from leftovers import not_of_others, processes_marked, shared_memory
-from scheduling import FoldersStayTogether
 from suites import end_suites
 from threadpoolctl import threadpool_limits
 
 import xpulab
+from tests.scheduling import FoldersStayTogether
 from xpulab.data import Outgoing
 from xpulab.deploy.registry import Registry
 from xpulab.sharing.memory import SharedBlock

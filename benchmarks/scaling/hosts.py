@@ -42,7 +42,7 @@ def messages(task: Any, nbytes: int, new: bool) -> float:
 
     import numpy as np
 
-    from xpulab.engine.interruptible import WORLD
+    from xpulab.engine.users_mpi.interruptible import WORLD
 
     piece, under_way = 4 << 20, 8
     sends, number = WORLD.rank == 0, nbytes // piece

@@ -14,8 +14,8 @@ from xpulab.engine import host_arrays
 from xpulab.engine.communicators import Communicators
 from xpulab.engine.devices import describe
 from xpulab.engine.engine import Engine, Task
-from xpulab.engine.interruptible import Intracomm, Request
-from xpulab.engine.large_collectives import MEETING, meet_for, nbytes_of, size_of
+from xpulab.engine.users_mpi.interruptible import Intracomm, Request
+from xpulab.engine.users_mpi.large_collectives import MEETING, meet_for, nbytes_of, size_of
 from xpulab.sharing.sources import HandleRows
 
 

@@ -119,7 +119,7 @@ def test_cells_on_some_ranks_functions_and_estimators(pair: xpulab.XPUCluster) -
 
 def test_a_cell_that_raises_is_shown_and_measuring_ends(pair: xpulab.XPUCluster) -> None:
     methods = (
-        "from xpulab.engine.interruptible import KINDS\n"
+        "from xpulab.engine.users_mpi.interruptible import KINDS\n"
         "found = [id(method) for kind in KINDS for method in vars(kind).values()]"
     )
     run_cell(pair, methods, out=["found"])

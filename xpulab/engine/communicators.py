@@ -9,20 +9,24 @@ from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
-from xpulab.engine import pkl5, windows  # noqa: F401 -- a user's code finds their classes in mpi4py
 from xpulab.engine.hosts.helper import Helper
-from xpulab.engine.interruptible import WORLD, Intracomm
+from xpulab.engine.users_mpi import pkl5, windows  # noqa: F401 -- a user's code finds their classes in mpi4py
+from xpulab.engine.users_mpi.interruptible import WORLD, Intracomm
 
-__all__ = ["Communicators", "await_all"]
+__all__ = ["Communicators", "told_by_rank_0"]
 
 _LOOK = 2e-3  # seconds between two looks whether all ranks have started
 
 
-def await_all(world: MPI.Intracomm) -> None:
-    """Wait until all ranks are here. Those that still import need the cores, and a blocking call would use one."""
+def told_by_rank_0(world: MPI.Intracomm, value: str) -> str:
+    """Return rank 0's value, after all ranks have come. Those that still import need the cores.
+
+    A blocking call would use one of them.
+    """
     arrived = world.Ibarrier()
     while not arrived.Test():
         time.sleep(_LOOK)
+    return str(world.bcast(value))
 
 
 class Communicators:

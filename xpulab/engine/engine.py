@@ -16,14 +16,14 @@ import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, Interrupted, PeerFailed
-from xpulab.engine.communicators import Communicators, await_all
+from xpulab.engine.communicators import Communicators, told_by_rank_0
 from xpulab.engine.host import Placement, host_of, show_board
 from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
-from xpulab.engine.interruptible import WORLD
 from xpulab.engine.phases import Phases
 from xpulab.engine.registry import METRIC_NAMES, found, register
 from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+from xpulab.engine.users_mpi.interruptible import WORLD
 from xpulab.engine.waiting import ignore_interrupts
 from xpulab.exceptions import NeverAnsweredError, error_fields
 from xpulab.kernels.kmeans.tune import MODE, Tuner
@@ -117,9 +117,8 @@ class Engine:
         self.rank, self.size = world.rank, world.size
         self.placement = placement
         self.device = Device()
-        await_all(world)
         # All ranks need the same mode, because it decides which collectives they call.
-        self.tuner = Tuner(self.device, world.bcast(os.environ.get(MODE, "1")))
+        self.tuner = Tuner(self.device, told_by_rank_0(world, os.environ.get(MODE, "1")))
         self.handles: dict[str, Any] = {}
         self.descriptions: dict[str, Description] = {}
         self.last: LastCall | None = None
@@ -294,9 +293,7 @@ class Engine:
     @contextlib.contextmanager
     def watched(self, task: Task) -> Iterator[None]:
         """Open a context for a user's code, which ends with an error if this rank waits for ever."""
-        watch = Watch(lambda: self.board, self.rank, task.number)
-        watch.answer_signals()
-        self._watched = task, watch
+        self._watched = task, Watch(lambda: self.board, self.rank, task.number).answer_signals()
         try:
             yield
         finally:

@@ -88,7 +88,7 @@ class Watch:
         self._asleep, self._woken = 0.0, -1  # seconds in one call of PyTorch, and how often the thread was woken before
         self._returned: bool | None = None  # since the last signal; None if this process has no handler
 
-    def answer_signals(self) -> None:
+    def answer_signals(self) -> Watch:
         """Let the main thread, which calls this method, show when it has returned from a call of mpi4py."""
 
         def returned(*_: object) -> None:
@@ -96,6 +96,7 @@ class Watch:
 
         signal.signal(_PROBE, returned)
         self._returned = True
+        return self
 
     def look(self) -> str:
         """Write on the board whether this rank waits. Return why nothing can answer it; an empty text otherwise."""

@@ -225,7 +225,7 @@ def _end_all(status: int, alone: bool) -> None:
     """End this process at once, and the other ranks with it, unless ``xpulab run`` ends them."""
     MPI = sys.modules.get("mpi4py.MPI")
     if alone and MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
-        world = getattr(sys.modules.get("xpulab.engine.interruptible"), "WORLD", MPI.COMM_WORLD)
+        world = getattr(sys.modules.get("xpulab.engine.users_mpi.interruptible"), "WORLD", MPI.COMM_WORLD)
         world.Abort(status)
     os._exit(status)
 

@@ -32,7 +32,7 @@ from xpulab.deploy.tasks.answers import Answer, answer_of, raise_errors
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Engine, this_engine
-from xpulab.engine.interruptible import WORLD
+from xpulab.engine.users_mpi.interruptible import WORLD
 from xpulab.engine.waiting import hear
 from xpulab.exceptions import ClusterError, EngineLostError, NeverAnsweredError, XpulabWarning, error_fields
 from xpulab.report.display import Display

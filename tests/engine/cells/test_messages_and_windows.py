@@ -7,9 +7,9 @@ import pytest
 from mpi4py import MPI
 from mpi4py.util import pkl5 as found
 
-from xpulab.engine import pkl5, windows
-from xpulab.engine.interruptible import Intracomm
-from xpulab.engine.messages import Message, Request, packed
+from xpulab.engine.users_mpi import pkl5, windows
+from xpulab.engine.users_mpi.interruptible import Intracomm
+from xpulab.engine.users_mpi.messages import Message, Request, packed
 
 
 def test_a_packed_copy_is_received_with_the_type_of_the_message() -> None:

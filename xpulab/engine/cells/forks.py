@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.interruptible import KINDS
+from xpulab.engine.users_mpi.interruptible import KINDS
 from xpulab.sharing.classes import dumps
 
 __all__ = ["children_end_here"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import dpctl
 from mpi4py import MPI
 
-from xpulab.engine import interruptible
-from xpulab.engine.large_collectives import nbytes_of
+from xpulab.engine.users_mpi import interruptible
+from xpulab.engine.users_mpi.large_collectives import nbytes_of
 from xpulab.sharing.answers import Measured, UsersResult
 
 if TYPE_CHECKING:

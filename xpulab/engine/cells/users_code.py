@@ -21,9 +21,9 @@ from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import queue_of
 from xpulab.engine.comm import PeerFailed
 from xpulab.engine.engine import Task
-from xpulab.engine.interruptible import Intracomm
+from xpulab.engine.users_mpi.interruptible import Intracomm
+from xpulab.engine.users_mpi.windows import give_back_locks, serve_until
 from xpulab.engine.waiting import cause_of, users_code, watched_by
-from xpulab.engine.windows import give_back_locks, serve_until
 from xpulab.exceptions import error_fields
 from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.transcript import Writer

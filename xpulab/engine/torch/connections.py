@@ -7,8 +7,8 @@ import itertools
 from mpi4py import MPI
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.interruptible import WORLD, Intracomm
 from xpulab.engine.torch.collective_queue import CollectiveQueue
+from xpulab.engine.users_mpi.interruptible import WORLD, Intracomm
 
 __all__ = ["Connection", "connection"]
 

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.interruptible import WORLD
 from xpulab.engine.torch.collective_queue import Steps, Work
 from xpulab.engine.torch.connections import connection
 from xpulab.engine.torch.tensors import bytes_of, combined, on_host, operation
+from xpulab.engine.users_mpi.interruptible import WORLD
 
 __all__ = ["NAME", "ProcessGroup", "reachable", "register"]
 

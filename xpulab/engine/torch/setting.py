@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from xpulab.engine.engine import this_engine
-from xpulab.engine.interruptible import WORLD
 from xpulab.engine.torch.choice import Choice, Found, chosen
 from xpulab.engine.torch.group import NAME, reachable, register
 from xpulab.engine.torchrun import INTERFACE, Port, address_of
+from xpulab.engine.users_mpi.interruptible import WORLD
 
 __all__ = ["Setting", "found", "init"]
 

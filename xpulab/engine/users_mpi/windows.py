@@ -23,8 +23,8 @@ from typing import Any, Literal
 from mpi4py import MPI
 from mpi4py.MPI import Win as _Win
 
-from xpulab.engine.interruptible import KINDS, WORLD, Intracomm, returning, together
-from xpulab.engine.messages import NOTHING, finish
+from xpulab.engine.users_mpi.interruptible import KINDS, WORLD, Intracomm, returning, together
+from xpulab.engine.users_mpi.messages import NOTHING, finish
 from xpulab.engine.waiting import poll
 
 __all__ = ["Win", "give_back_locks", "serve_until"]

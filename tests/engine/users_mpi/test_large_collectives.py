@@ -18,8 +18,8 @@ pytestmark = pytest.mark.cluster
 _SETUP = """
 import numpy as np
 from mpi4py import MPI
-from xpulab.engine import interruptible
-from xpulab.engine import large_collectives, waiting
+from xpulab.engine import waiting
+from xpulab.engine.users_mpi import interruptible, large_collectives
 n, last, other = 1 << 19, size - 1, (rank + 1) % size
 values, received = np.arange(n, dtype=float) + rank, np.zeros(n)
 """

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from xpulab.engine.large_collectives import MEETING, meet_for, size_of
-from xpulab.engine.messages import NOTHING, Message, Prequest, Request, finish, packed
+from xpulab.engine.users_mpi.large_collectives import MEETING, meet_for, size_of
+from xpulab.engine.users_mpi.messages import NOTHING, Message, Prequest, Request, finish, packed
 from xpulab.engine.waiting import held, look, poll
 
 if TYPE_CHECKING:

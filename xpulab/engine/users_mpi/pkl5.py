@@ -14,8 +14,8 @@ from typing import Any
 from mpi4py import MPI
 from mpi4py.util import pkl5
 
-from xpulab.engine import interruptible
-from xpulab.engine.interruptible import KINDS, together
+from xpulab.engine.users_mpi import interruptible
+from xpulab.engine.users_mpi.interruptible import KINDS, together
 
 __all__: list[str] = []
 
