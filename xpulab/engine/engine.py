@@ -21,7 +21,7 @@ from xpulab.engine.host import Placement, host_of, show_board
 from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
 from xpulab.engine.phases import Phases
-from xpulab.engine.registry import METRIC_NAMES, found, register
+from xpulab.engine.registry import METRIC_NAMES, TASKS, look_for, register
 from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
 from xpulab.engine.users_mpi.interruptible import WORLD
 from xpulab.engine.waiting import ignore_interrupts
@@ -200,7 +200,7 @@ class Engine:
                 del self.lent[lender, earlier]
         report = payload.pop("report", None)
         called = f"{report['estimator']}.{report['method']}" if isinstance(report, dict) else ""
-        function = found(name)  # before the task says what its iterations show
+        look_for(name)  # before the task says what its iterations show
         current = self.task = Task(self, name, number, client, called)
         status: Status = "ok"
         result: Mapping[str, object] = {}
@@ -208,7 +208,7 @@ class Engine:
         try:
             current.check()
             with travelled(current, payload) as here:
-                result = function(current, **here)
+                result = TASKS[name](current, **here)
             # All ranks end the task together, or all learn that one of them has raised an exception.
             failed = current.comm.end(current.has_raised)
         except Interrupted as interrupted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["METRIC_NAMES", "TASKS", "found", "later", "register", "task"]
+__all__ = ["METRIC_NAMES", "TASKS", "later", "look_for", "register", "task"]
 
 _Function = Callable[..., Mapping[str, object]]
 _Registered = TypeVar("_Registered", bound=_Function)
@@ -36,11 +36,10 @@ def register() -> None:
         _later.pop()()
 
 
-def found(name: str) -> _Function:
-    """Return the function of a task."""
+def look_for(name: str) -> None:
+    """Register all tasks if there is none of this name."""
     if name not in TASKS:
         register()
-    return TASKS[name]
 
 
 def task(name: str, metrics: tuple[str, ...] = ()) -> Callable[[_Registered], _Registered]:
