@@ -301,7 +301,8 @@ def _serve(agent: _Agent, lines: Lines[FromRelay], messages: list[FromRelay], po
                 known.add(descriptor)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * STEP)}
             if ready & known and agent.first is not None:
-                say({"gone": sorted(agent.watched[descriptor] for descriptor in agent.first())})
+                gone = sorted(agent.watched[descriptor] for descriptor in agent.first())
+                say({"gone": gone, "moment": agent.first.moment})
                 for descriptor in ready & known:
                     poll.unregister(descriptor)
         messages = lines.read()

@@ -78,7 +78,7 @@ class FromAgent(TypedDict, total=False):
     the name of the file. `iterations` has what is new in the rings of ranks, as `Board.iterations_since` returns it,
     with the entries as base64. `clock` is `time.perf_counter` of the agent's host when the message was sent, and `late`
     how late the relay's messages come by it, see `xpulab.deploy.remote.clocks`. `lost` says what was lost, and `gone`
-    are the ranks that ended first.
+    are the ranks that ended first, at a `moment` by the same clock as `clock`.
     """
 
     ranks: dict[str, RankState]
@@ -89,6 +89,7 @@ class FromAgent(TypedDict, total=False):
     late: float
     lost: str
     gone: list[int]
+    moment: float
 
 
 class Lines(Generic[MessageT]):

@@ -32,7 +32,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.remote.agent import STEP, board_of
 from xpulab.deploy.remote.clocks import Lateness, ahead
 from xpulab.deploy.remote.messages import OF_OTHERS, FromAgent, FromRelay, Lines, Lost, Start
-from xpulab.deploy.watch.first import FirstToEnd
+from xpulab.deploy.watch.first import FirstOfHosts, FirstToEnd
 from xpulab.sharing import owner
 from xpulab.sharing.board import ITERATION, Board
 from xpulab.sharing.folder import HOST, write_private
@@ -45,6 +45,7 @@ OPTIONS = "relay.json"
 
 LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
+_TOLD = 0.3  # seconds that other hosts have to say which of their ranks ended first, after one has said so
 _CAUSE = 1.5  # seconds that mpiexec has to end the other engines after one has ended; Intel's takes milliseconds
 _STATE = 0.7  # seconds that a scheduler has to answer while a call waits to know why engines were lost
 _END = 4.0  # seconds that the agents have to end the processes of their hosts
@@ -210,6 +211,7 @@ class _Relay:
         self.ranks: list[int] = []  # those of this host
         self.watched: dict[int, int] = {}
         self.first: FirstToEnd | None = None  # of them
+        self.ended = FirstOfHosts(_TOLD)
         self._files = list(_FILES)
 
     def step(self, poll: select.poll) -> None:
@@ -218,12 +220,20 @@ class _Relay:
         self._open_board()
         self._tell()
         ready = {descriptor for descriptor, _ in poll.poll(1000 * STEP)}
-        for link in self.links:  # first: an engine of another host that has ended takes those of this host along
+        for link in self.links:
             for message in link.lines.read():
                 link.heard = time.monotonic()
                 self._take(link, message)
         if ready & self.watched.keys() and self.first is not None:
-            raise _LostError(Lost(ranks=tuple(sorted(self.watched[descriptor] for descriptor in self.first()))))
+            gone = [self.watched[descriptor] for descriptor in self.first()]
+            self.ended.add(self.first.moment, gone)
+            self.first = None
+            for descriptor in self.watched:
+                poll.unregister(descriptor)
+        if ranks := self.ended.ranks(len(self.links) + bool(self.watched)):
+            raise _LostError(Lost(ranks=ranks))
+        if self.ended:
+            return
         for link in self.links:
             if not link.lines.open:
                 raise _LostError(Lost(f"the connection to {link.host} ended"))
@@ -296,8 +306,8 @@ class _Relay:
                 file.write(base64.b64decode(text))
         if lost := message.get("lost"):
             raise _LostError(Lost(f"{link.host}: {lost}"))
-        if gone := message.get("gone"):
-            raise _LostError(Lost(ranks=tuple(gone)))
+        if gone := message.get("gone"):  # the clocks are not compared yet while the engines start
+            self.ended.add(message["moment"] - link.ahead if link.ahead else time.perf_counter(), gone)
         if self.board is None:
             return
         if "late" in message and (here := link.lateness.least) is not None:
