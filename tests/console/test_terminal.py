@@ -56,7 +56,7 @@ def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     assert "KMeans.fit: finished" in shown
     assert "communicate" in shown
 
-    terminal.sendline("km = KMeans(200, init=X[:200], n_init=1, max_iter=10**6, tol=0).fit(X)")
+    terminal.sendline("km = KMeans(200, init='random', n_init=10**5, max_iter=10**6, tol=0, random_state=0).fit(X)")
     terminal.expect(r"iteration \d+/1000000")
     terminal.sendintr()
     terminal.expect(r"In \[\d+\]: ")
