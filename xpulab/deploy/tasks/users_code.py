@@ -15,11 +15,12 @@ from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.answers import raise_failed
 from xpulab.deploy.tasks.engines import Engines
 from xpulab.deploy.tasks.merging import Merging, merged
+from xpulab.deploy.tasks.waiting import Waits
 from xpulab.exceptions import CallInterrupted
 from xpulab.report import usage
 from xpulab.report.rendering import Text, format_size, in_notebook
 from xpulab.sharing.answers import Reply, UsersResult
-from xpulab.sharing.board import awaited, running
+from xpulab.sharing.board import running
 from xpulab.sharing.hangs import Hangs
 from xpulab.sharing.transcript import LIMIT, SHOWN, Shown, Transcripts, plain, shown
 
@@ -27,7 +28,6 @@ __all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise
 
 LINES = 40  # lines that are shown at once for each group of ranks with the same output
 _PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
-_FIRST = 1.0  # seconds that the code waits for another client until a message says so
 
 #: Message that says what is lost with the engines, and how to restore it.
 GONE = (
@@ -112,9 +112,9 @@ class Following:
         self._also = also
         self._merging = Merging(self._say, LINES if also is None else None, timestamps)
         self._overwritten = ""  # the shown line that the next line overwrites
-        self._asked = time.monotonic()
+        self._waits = Waits(threads=True)
         self._since: float | None = None
-        self._told = self._told_waiting = self._told_of_hang = False
+        self._told = self._told_of_hang = False
         self._hangs: Hangs | None = None
         self._told_still: set[int] = set()
         self._told_full: set[int] = set()
@@ -152,9 +152,7 @@ class Following:
         self._read()
         self._merging.show(busy)
         self._overwrite(self._merging.unfinished())
-        other = awaited(records, number)
-        if other and not self._told_waiting and now - self._asked > _FIRST:
-            self._told_waiting = True
+        if other := self._waits.news(records, number):
             self._note(f"the code is waiting for {other}")
         self._ask_about(busy)
         self._hangs = self._hangs or Hangs(records, number)
