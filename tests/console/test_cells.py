@@ -346,12 +346,13 @@ def test_a_notebook_shows_the_pictures_under_the_names_of_their_ranks(
     finally:
         ZMQInteractiveShell.clear_instance()
     said = [line.partition(" figure of ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert said == ["[0-1]", "[1]"]
+    assert said == ["[0-1]", "[0]", "[1]"]
     shown = [output["data"]["image/png"] for output in shell.display_pub.outputs]
     drawn = pair.last_output.figures
-    assert [base64.b64decode(png) for png in shown] == [drawn[0][0], drawn[1][1]]
+    assert [base64.b64decode(png) for png in shown] == [drawn[0][0], drawn[0][1], drawn[1][1]]
     assert [output["metadata"]["image/png"]["alt"] for output in shell.display_pub.outputs] == [
         "figure of rank 0-1",
+        "figure of rank 0",
         "figure of rank 1",
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from traitlets.config import Config
 
 import xpulab
 from xpulab.console.cells import run_cell
-from xpulab.sharing.transcript import SHOWN, Transcripts, Writer, plain
+from xpulab.deploy.tasks.merging import Merging
+from xpulab.deploy.tasks.page import Page
+from xpulab.sharing.transcript import CLEARS, SHOWN, Transcripts, Writer, plain
 
 pytestmark = pytest.mark.cluster
 
@@ -56,11 +59,15 @@ def in_a_notebook() -> Iterator[Any]:
 
 
 class Publisher(CapturingDisplayPublisher):
-    """Prints, too, where an object is shown."""
+    """Prints, too, where an object is shown, and where the output is cleared."""
 
     def publish(self, data: Any, *args: Any, **kwargs: Any) -> None:
         print(f"<{data['text/plain'].splitlines()[-1]}>")
         super().publish(data, *args, **kwargs)
+
+    def clear_output(self, wait: bool = False) -> None:
+        print("<cleared>")
+        self.outputs.clear()
 
 
 def test_a_terminal_shows_text_in_order(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +114,129 @@ plt.show()
     ]  # fmt: skip
     pictures = [base64.b64decode(output["data"]["image/png"])[:4] for output in shown.outputs]
     assert pictures == [b"\x89PNG"] * 2
+
+
+def test_figures_of_pyplot_are_shown_in_order_with_prints(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that are still open at the end of the cell come after its value, as in a notebook."""
+    source = """
+import matplotlib.pyplot as plt
+for step in range(2):
+    print("step", step)
+    plt.plot([step, 0])
+    plt.show()
+print("open")
+plt.plot([0, 3])
+"value"
+"""
+    order = ["step 0", "figure", "step 1", "figure", "open", "'value'", "figure"]
+    with in_a_notebook() as shown:
+        run_cell(pair, source, ranks=[1])
+    seen = [line.partition(" of ")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith("<")]
+    assert seen == [f"[1] {what}" for what in order]
+    drawn = pair.last_output.figures
+    assert [base64.b64decode(output["data"]["image/png"]) for output in shown.outputs] == drawn[1]
+    assert [output["metadata"]["image/png"]["alt"] for output in shown.outputs] == ["figure of rank 1"] * 3
+
+    run_cell(pair, source, ranks=[1])
+    said = capsys.readouterr().out
+    assert [line.partition(" of ")[0] for line in said.splitlines()] == [f"[1] {what}" for what in order]
+    assert re.findall(r"last_output\.figures(.*)", said) == ["[1][0]", "[1][1]", "[1][2]"]
+
+
+def test_figures_of_a_function_on_the_ranks(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def draw(here: Any) -> None:
+        import matplotlib.pyplot as plt
+
+        plt.plot([here.rank, 0])
+        plt.show()
+
+    pair.run(draw)
+    said = [line.partition(" of ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(said) == ["[0] figure", "[1] figure"]
+    assert [len(drawn) for drawn in pair.last_output.figures.values()] == [1, 1]
+    run_cell(pair, "None")
+    assert pair.last_output.figures == {}
+
+
+def test_a_rank_clears_its_own_output(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    source = """
+from IPython.display import clear_output, display, HTML
+print("both")
+display(HTML(f"<b>{rank}</b>"))
+if rank == 0:
+    clear_output(wait=True)
+    print("new")
+"""
+    with in_a_notebook() as shown:
+        run_cell(pair, source)
+    left = capsys.readouterr().out.rpartition("<cleared>\n")[2].splitlines()
+    assert sorted(left) == sorted(["[1] both", "[1]", "<<IPython.core.display.HTML object>>", "[0] new"])
+    assert [output["data"]["text/html"] for output in shown.outputs] == ["<b>1</b>"]
+    run_cell(pair, source, ranks=[0])
+    said = ["both", "<IPython.core.display.HTML object>", "new"]
+    assert capsys.readouterr().out.splitlines() == [f"[0] {line}" for line in said]
+    assert pair.last_output.printed[0].splitlines() == said
+
+
+def test_a_loop_that_clears_shows_its_last_step(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if it prints more lines than are shown of others."""
+    source = """
+from IPython.display import clear_output
+for step in range(500):
+    clear_output(wait=True)
+    print("step", step)
+    print("loss", 1 / (1 + step))
+"""
+    with in_a_notebook():
+        run_cell(pair, source)
+    left = capsys.readouterr().out.rpartition("<cleared>\n")[2]
+    lines = [line.rpartition("\r")[2].rstrip() for line in left.split("\n")]  # the first may be of half a line
+    assert [line for line in lines if line] == ["[0-1] step 499", "[0-1] loss 0.002"]
+
+
+def test_what_is_cleared_and_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page()
+    merging = Merging(page.line, clears=True)
+    clear, clear_and_wait = sorted(CLEARS, key=lambda line: CLEARS[line])
+    bar = {"data": {"text/plain": "1%"}, "metadata": {}, "id": "bar", "update": False}
+
+    def show(*said: tuple[int, str]) -> list[str]:
+        for rank, text in said:
+            merging.add(rank, text)
+            merging.show(last=True)
+        return capsys.readouterr().out.splitlines()
+
+    with in_a_notebook():
+        assert show((0, "a\n"), (1, f"{SHOWN}{json.dumps(bar)}\n")) == ["[0] a", "[1]", "<1%>"]
+        page.message("a message")
+        assert show((0, f"{clear_and_wait}\n")) == []
+        assert show((1, "b\n")) == ["[1] b"]  # another rank's output does not clear that of rank 0
+        new = {"data": {"text/plain": "2%"}, "metadata": {}, "id": "bar", "update": True}
+        assert show((1, f"{SHOWN}{json.dumps(new)}\n")) == ["<2%>"]
+        assert show((0, "c\n")) == ["<cleared>", "[1]", "<2%>", "[1] b", "[0] c"]
+        assert show((1, f"{clear}\n")) == ["<cleared>", "[0] c"]
+        assert show((1, f"{clear}\n")) == []
+        merging.add(0, "d\n")
+        merging.add(1, "d\n")
+        merging.show(last=True)
+        assert show((0, f"{clear_and_wait}\n"), (0, "e\n")) == ["[0-1] d", "<cleared>", "[1] d", "[0] e"]
+
+
+def test_bars_of_fastprogress(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text that ends with a carriage return, as it draws bars outside of notebooks, and blanks at the end of a bar."""
+    source = """
+for epoch in range(2):
+    for n in range(3):
+        print(f"\\rEpoch {epoch} |{'#' * n}{'-' * (2 - n)}| {n}/2", end="\\r")
+    print("\\r" + " " * 30, end="\\r")
+    print("loss", epoch)
+print("\\rlast |##| 2/2", end="\\r")
+"""
+    run_cell(pair, source)
+    seen = re.sub(r".*\r(?=.)", "", capsys.readouterr().out)
+    assert [line.rstrip() for line in seen.splitlines()] == ["[0-1] loss 0", "[0-1] loss 1", "[0-1] last |##| 2/2"]
 
 
 def test_an_object_is_updated_in_its_place(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_a_process_that_stands_still_while_it_sends_is_named(bell: Bell, tmp_pat
     bell.longest = 0.2
     with (tmp_path / LOCK).open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ClusterError, match=r"another process has been sending a task .* may be stopped"):
+        with pytest.raises(ClusterError, match=rf"^process {os.getpid()} has been sending a task .* may be stopped"):
             bell.send(("echo", new_task_number(), 0, []), {})
     assert reply_to(bell, "echo", {"value": 1})["result"] == {"value": 1}
 

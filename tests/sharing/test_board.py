@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 
-from xpulab.sharing.board import ITERATIONS, PHASES, Board, new_task_number
+from xpulab.sharing.board import ITERATIONS, PHASES, Board, awaited, awaited_client, new_task_number
 from xpulab.sharing.memory import SharedBlock
 
 
@@ -18,6 +23,34 @@ def test_what_one_side_writes_the_other_reads() -> None:
     assert board.ranks[1]["iteration"] == 5
     assert board.ranks[1]["seconds"].tolist() == list(range(len(PHASES)))
     assert board.ranks[[0, 2]]["iteration"].tolist() == [0, 0]
+
+
+def test_the_client_of_a_task_that_others_wait_for_is_named(tmp_path: Path) -> None:
+    board, script = Board.create(2), tmp_path / "train.py"
+    script.write_text("print('runs', flush=True)\ninput()")
+
+    def started(*arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        client = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, text=True)
+        assert client.stdout is not None
+        assert client.stdout.readline() == "runs\n"
+        board.ranks[1]["task"], board.ranks[1]["name"], board.ranks[1]["client"] = 5, b"run", client.pid
+        return client
+
+    client = started("-u", str(script))
+    pid, by = client.pid, f"run of train.py, process {client.pid}"
+    assert (awaited(board.ranks, 6), awaited_client(board.ranks, 6)) == (by, pid)
+    assert (awaited(board.ranks, 5), awaited_client(board.ranks, 5)) == ("", 0)
+    client.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    assert awaited(board.ranks, 6) == f"{by}, which is stopped (kill -CONT {pid} has it go on)"
+    client.kill()
+    client.communicate()
+    assert awaited(board.ranks, 6).startswith(f"run of process {pid}, which has ended, while its call goes on, 0 s")
+
+    client = started("-c", script.read_text(), "train.py")
+    assert awaited(board.ranks, 6) == f"run of process {client.pid}"
+    client.communicate("")
 
 
 def test_a_task_is_cancelled_until_it_is_forgotten() -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpulab.calls import interruptible
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.merging import merged
-from xpulab.deploy.tasks.users_code import LINES, CellInterrupted, CellOutput, Following, raise_for_users, results_of
+from xpulab.deploy.tasks.page import show_object
+from xpulab.deploy.tasks.users_code import (
+    LINES,
+    CellInterrupted,
+    CellOutput,
+    Following,
+    figures_of,
+    raise_for_users,
+    results_of,
+)
 from xpulab.deploy.tasks.variables import checked_ranks, received
 from xpulab.report import usage
-from xpulab.report.rendering import in_notebook
 from xpulab.sharing.answers import Reply
+from xpulab.sharing.transcript import figure_of
 
 __all__ = ["Cell", "CellInterrupted", "CellOutput", "run_cell"]
 
@@ -64,7 +70,7 @@ def run_cell(
     output = cell.output(replies, following)
     for line in merged(output.results, LINES):
         print(line)
-    _show_figures(output.figures)
+    _show_figures(output.figures, cell.shown)
     return cell.checked(output, replies)
 
 
@@ -75,6 +81,8 @@ class Cell:
     ----------
     title : str
         Its name in messages.
+    shown : set of (int, int)
+        Ranks, and the numbers of their figures that the output has shown.
     """
 
     def __init__(
@@ -103,10 +111,11 @@ class Cell:
     def output(self, replies: list[Reply], following: Following) -> CellOutput:
         """Return the output of the cell, which is the last one of the cluster."""
         self._results = results = results_of(replies, self.title, self.tasks.engines)
+        self.shown = {(rank, number) for rank, result in enumerate(results) for number in result.get("shown", ())}
         self.tasks.last_output = output = CellOutput(
             {rank: text + _omitted(results[rank]) for rank, text in following.printed().items()},
             {rank: result["value"] for rank, result in enumerate(results) if result.get("value") is not None},
-            figures={rank: result["figures"] for rank, result in enumerate(results) if result.get("figures")},
+            figures=figures_of(results),
         )
         return output
 
@@ -119,24 +128,15 @@ class Cell:
         return output
 
 
-def _show_figures(figures: dict[int, list[bytes]]) -> None:
-    """Show each figure with the ranks that drew it."""
+def _show_figures(figures: dict[int, list[bytes]], shown: set[tuple[int, int]]) -> None:
+    """Show each figure that was not shown yet, with the ranks that drew it."""
     ranks: dict[bytes, dict[int, int]] = {}
     for rank, drawn in figures.items():
         for number, png in enumerate(drawn):
-            ranks.setdefault(png, {}).setdefault(rank, number)
-    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+            if (rank, number) not in shown:
+                ranks.setdefault(png, {}).setdefault(rank, number)
     for png, drew in ranks.items():
-        width, height = struct.unpack_from(">II", png, 16)
-        who, (first, number) = core_ranges(list(drew)), next(iter(drew.items()))
-        title = f"[{who}] figure of {width} × {height} pixels"
-        if in_notebook(shell):
-            print(title)
-            from IPython.display import Image, display  # a notebook has imported it
-
-            display(Image(png, alt=f"figure of rank {who}"))
-        else:
-            print(f"{title}; its PNG is in xpulab.current_cluster().last_output.figures[{first}][{number}]")
+        show_object(list(drew), figure_of(png, next(iter(drew.values()))))
 
 
 def _python_of(source: str) -> str:

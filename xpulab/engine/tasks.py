@@ -130,4 +130,5 @@ def _run(task: Task, call: bytes, transcripts: list[str], profile: bool = False)
     with measured(profile) as found:
         answer = answer_of(task, transcripts[task.comm.rank], code)
     answer.update(found)
+    cell.add_figures(answer)
     return answer

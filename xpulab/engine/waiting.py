@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import signal
@@ -216,11 +217,53 @@ def ignore_interrupts() -> None:
             pass
 
 
+class _OfUser:
+    """A handler of SIGINT that a user's code has installed: it notes that the request to end has reached the code."""
+
+    def __init__(self, handler: Callable[..., object]) -> None:
+        self.handler = handler
+
+    def __call__(self, *arguments: object) -> object:
+        hear()
+        return self.handler(*arguments)
+
+    @staticmethod
+    def inside(handler: Any) -> Any:
+        """Return the handler that the user knows."""
+        return handler.handler if isinstance(handler, _OfUser) else handler
+
+
+_signal, _getsignal = signal.signal, signal.getsignal
+
+
+@functools.wraps(signal.signal)
+def _signal_of_user(number: int, handler: Any) -> Any:
+    """As Python's, but a handler of SIGINT notes that it was called."""
+    if number == signal.SIGINT and callable(handler) and handler is not interrupt:
+        handler = _OfUser(handler)
+    return _OfUser.inside(_signal(number, handler))
+
+
+@functools.wraps(signal.getsignal)
+def _getsignal_of_user(number: int) -> Any:
+    return _OfUser.inside(_getsignal(number))
+
+
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
-    """Open a context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board."""
+    """Open a context in which SIGINT raises KeyboardInterrupt, because a user's code does not read the board.
+
+    The code may install its own handler, as in a script: a handler that was called has heard the request.
+    """
+    _replace(_signal_of_user, _getsignal_of_user)
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
         ignore_interrupts()
+        _replace(_signal, _getsignal)
+
+
+def _replace(set_handler: Callable[..., Any], get_handler: Callable[..., Any]) -> None:
+    setattr(signal, "signal", set_handler)  # noqa: B010 -- mypy takes neither of the two for the other
+    setattr(signal, "getsignal", get_handler)  # noqa: B010

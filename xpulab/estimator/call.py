@@ -18,7 +18,7 @@ from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.last import fill
-from xpulab.deploy.tasks.waiting import told_by
+from xpulab.deploy.tasks.waiting import Waits, told_by
 from xpulab.deploy.watch.silence import most_silence
 from xpulab.estimator.config import require_target
 from xpulab.estimator.interrupted import sentence
@@ -33,6 +33,8 @@ from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Call", "Functions", "Sender"]
+
+_SENDS = "copying the rows into shared memory"  # message of the report until the engines have the rows
 
 
 class Sender(Protocol):
@@ -168,17 +170,23 @@ class Call:
         sender.require_room()
         started, waited = time.perf_counter(), self.report.waited
         self._looked = started
-        self._tell_of_sending("")
-        with told_by(self._tell_of_sending, lambda: self.report.status == "running"):
+        self.report.message = _SENDS
+        with told_by(self._follow_sending, lambda: self.report.status == "running"):
             sent = sender(self.outgoing)
         self.report.sent += time.perf_counter() - started - (self.report.waited - waited)
         self.report.message = ""
         return sent | {"report": self.report.to_dict()}
 
-    def _tell_of_sending(self, other: str) -> None:
+    def _follow_sending(self, records: Any, number: int) -> None:
         """Say in the report that this process copies rows, or waits for another task before it can."""
-        self.report.message = f"{WAITING}{other}" if other else "copying the rows into shared memory"
+        other = awaited(records, number)
+        self.report.message = f"{WAITING}{other}" if other else _SENDS
         self._add_wait(other)
+        self._say_for_whom(records, number)
+
+    def _say_for_whom(self, records: Any, number: int) -> None:
+        if news := self._waits.news(records, number):
+            self._handle.say(f"{self.report.title}: {WAITING}{news}")
 
     def _add_wait(self, other: str) -> None:
         now = time.perf_counter()
@@ -275,6 +283,7 @@ class Call:
                 self.kept = checkpoint.read()
 
     def _send(self, task: str, sender: Sender, checkpoint: Checkpoint | None, payload: dict[str, Any]) -> Answer:
+        self._waits = Waits()
         payload |= self._sent_by(sender)
         self._before: list[Iteration] = []
         self._recovers = sender.again and self.ranks.recovers
@@ -313,6 +322,7 @@ class Call:
         if said := self._about_silence() or (f"{WAITING}{other}" if other else ""):
             self.report.message = said
         self._add_wait(other)
+        self._say_for_whom(records, number)
         for engine, record in zip(self.report.engines, records, strict=True):
             if record["task"] == number:
                 engine.rows = int(record["rows"])

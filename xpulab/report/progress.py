@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -27,7 +28,7 @@ from xpulab.report.display import Display
 from xpulab.report.html import task_html
 from xpulab.report.record import Status, TaskRecord
 from xpulab.report.rendering import Displayed, as_of, plain
-from xpulab.report.terminal import of_a_script
+from xpulab.report.terminal import LineView, of_a_script
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]
 
@@ -138,6 +139,11 @@ class ProgressHandle(Generic[R]):
     def told(self) -> bool:
         """Whether the user sees the report: in a notebook or IPython, or in a script that shows or logs it."""
         return bool(self._views or _factories)
+
+    def say(self, text: str) -> None:
+        """Print a message of a call that runs, if no view shows its progress, as in a script without a terminal."""
+        if self.report.display != "none" and not _factories and not any(isinstance(v, LineView) for v in self._views):
+            print(text, file=sys.stderr, flush=True)
 
     def _make_view(self, factory: Factory) -> None:
         view = factory(self.report)

@@ -107,7 +107,8 @@ class UsersResult(TypedDict, total=False):
     `outcome` is "ok", "error", "interrupted", "peer failed" or "left out". `error` has the type, message and traceback
     of an exception, and where in the user's code it was raised. `omitted` is the number of printed characters that were
     not kept. `value` is what a function has returned, pickled, or the last expression of a cell as text. `out` are the
-    variables that were asked for, `figures` those of matplotlib as PNG, and `usage` is there if it was measured.
+    variables that were asked for, `figures` those of matplotlib as PNG, `shown` the numbers of those that the output
+    has, and `usage` is there if it was measured.
     """
 
     outcome: str
@@ -116,6 +117,7 @@ class UsersResult(TypedDict, total=False):
     value: Any
     out: dict[str, Pickled]
     figures: list[bytes]
+    shown: list[int]
     usage: Measured
 
 

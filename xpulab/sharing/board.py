@@ -14,6 +14,7 @@ kernel frees it when the last process that uses it ends, also after a crash.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import struct
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from xpulab.advice import to_stop_call
 from xpulab.sharing.bell.ring import Ring
 from xpulab.sharing.memory import SharedBlock
-from xpulab.sharing.owner import lives
+from xpulab.sharing.owner import is_stopped, lives
 
 __all__ = [
     "ITERATION",
@@ -39,6 +40,7 @@ __all__ = [
     "USERS",
     "Board",
     "awaited",
+    "awaited_client",
     "deaf",
     "metrics_of",
     "new_task_number",
@@ -166,9 +168,9 @@ def deaf(ranks: npt.NDArray[Any], number: int) -> list[int]:
 
 
 def awaited(ranks: npt.NDArray[Any], number: int) -> str:
-    """Return the running task for which another task waits: ``"KMeans.fit of prices.ipynb (iteration 17)"``.
+    """Return the running task for which another task waits: ``"KMeans.fit of a.ipynb, process 12 (iteration 3)"``.
 
-    A process that is no notebook, or of another host, has its number: ``"KMeans.fit of process 123"``.
+    The name is that of a notebook or a script; other processes have only their number: ``"KMeans.fit of process 123"``.
 
     If that process has ended, the text says how long its task has run, and how to end it.
 
@@ -184,20 +186,34 @@ def awaited(ranks: npt.NDArray[Any], number: int) -> str:
     str
         Empty if a rank has begun the task, or if no other task runs.
     """
-    busy = ranks[(ranks["task"] != 0)]
-    if not len(busy) or (ranks["task"] == number).any():
+    if (other := _awaited(ranks, number)) is None:
         return ""
-    other = busy[0]
     pid = int(other["client"])
-    client = "another thread" if pid == os.getpid() else _notebook(pid) or f"process {pid}"
-    end = ""
-    if not lives(pid):
+    client, end = "another thread", ""
+    if pid != os.getpid():
+        name = _notebook(pid) or _script(pid)
+        client = f"{name}, process {pid}" if name else f"process {pid}"
+    if is_stopped(pid):
+        client += f", which is stopped (kill -CONT {pid} has it go on)"
+    elif not lives(pid):
         client += f", which has ended, while its call goes on, {other['total']:.0f} s by now"
         end = f"; to end it, {to_stop_call()}"
     first = "".join(f", {name} {value:.6g}" for name, value in list(metrics_of(other).items())[:1])
     run = f"run {other['run']}, " if other["run"] > 1 else ""
     where = f" ({run}iteration {other['iteration']}{first})" if other["iteration"] else ""
     return f"{other['name'].decode()} of {client}{where}{end}"
+
+
+def awaited_client(ranks: npt.NDArray[Any], number: int) -> int:
+    """Return the pid of the process that has sent the task for which another task waits; 0 as `awaited` is empty."""
+    other = _awaited(ranks, number)
+    return 0 if other is None else int(other["client"])
+
+
+def _awaited(ranks: npt.NDArray[Any], number: int) -> Any:
+    """Return a copy of the record of a rank that runs another task, or None."""
+    busy = ranks[ranks["task"] != 0]
+    return busy[0] if len(busy) and not (ranks["task"] == number).any() else None
 
 
 def _notebook(pid: int) -> str:
@@ -208,6 +224,21 @@ def _notebook(pid: int) -> str:
         return ""
     named = (each.partition(b"=")[2] for each in variables if each.startswith(b"JPY_SESSION_NAME="))
     return Path(os.fsdecode(next(named, b""))).name
+
+
+def _script(pid: int) -> str:
+    """Return the file name of the script that a process of this host runs; empty if it runs none, or no Python."""
+    try:
+        program, *words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return ""
+    if not Path(program).name.startswith("python"):
+        return ""
+    options = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+    if any(not option.startswith("--") and option[-1:] in ("c", "m") for option in options):
+        return ""
+    script = Path(f"/proc/{pid}/cwd", [*words, ""][len(options)])
+    return script.name if script.is_file() else ""
 
 
 class Board:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["RECORD", "end_with", "lives", "successors", "tell_exits"]
+__all__ = ["RECORD", "end_with", "is_stopped", "lives", "lock_holder", "successors", "tell_exits"]
 
 #: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
 RECORD = "cluster.json"
@@ -23,10 +23,32 @@ _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
 def lives(pid: int) -> bool:
     """Return whether a process of this host runs. A zombie does not."""
+    return _state(pid) not in ("", "Z")
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process of this host was stopped, as by Ctrl-Z in its terminal or SIGSTOP."""
+    return _state(pid) in ("T", "t")
+
+
+def lock_holder(descriptor: int) -> int:
+    """Return the pid of the process that holds a lock (`fcntl.flock`) on a file; 0 if that is not known."""
+    about = os.fstat(descriptor)
+    name = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, *fields = line.split()
+            if kind == "FLOCK" and name in fields:
+                return max(0, int(fields[2]))
+    return 0
+
+
+def _state(pid: int) -> str:
+    """Return the letter of the system for what a process of this host does; empty if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
 
 
 def tell_exits(tell: Callable[[int], None]) -> None:

@@ -2,23 +2,37 @@
 
 The file has the printed text, followed by the traceback if the code raised an exception. A mark that holds the file's
 own name is between them: no program prints it by chance. An object that a notebook shows, such as a table, is a line of
-JSON after the same name. The notebook reads the file while the code runs.
+JSON after the same name, and so is a request to clear the output. The notebook reads the file while the code runs.
 """
 
 from __future__ import annotations
 
+import base64
 import codecs
 import contextlib
 import io
 import json
 import os
+import struct
 import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-__all__ = ["LIMIT", "SHOWN", "Shown", "Transcripts", "Writer", "between", "mark_of", "plain", "shown"]
+__all__ = [
+    "CLEARS",
+    "LIMIT",
+    "SHOWN",
+    "Shown",
+    "Transcripts",
+    "Writer",
+    "between",
+    "figure_of",
+    "mark_of",
+    "plain",
+    "shown",
+]
 
 #: Bytes of a file's printed text, after which nothing more is kept: a loop that prints must not fill the disk.
 LIMIT = 64 << 20
@@ -28,6 +42,9 @@ _RECORD = "\x1e"  # ASCII's record separator, which begins the mark
 
 #: Begins a line that is an object in the text that `Transcripts.read` returns. The rest is a `Shown` in JSON.
 SHOWN = f"{_RECORD}shown "
+_CLEAR = {False: '"clear"', True: '"clear and wait"'}
+#: Lines of the same text that clear the rank's output -> whether they wait until there is new output.
+CLEARS = {f"{SHOWN}{line}": wait for wait, line in _CLEAR.items()}
 _CRASHED = "Fatal Python error: "  # begins Python's message of a crash, whose oldest stack frames are the engine's own
 _ENGINES_FRAME = f'  File "{Path(__file__).parents[1] / "engine"}'
 
@@ -46,23 +63,42 @@ def plain(said: str) -> str:
     """Return what a rank has said with the texts of its objects in their places."""
     first, *others = said.split(SHOWN)
     lines = (each.partition("\n") for each in others)
-    return first + "".join(f"{shown(line)['data'].get('text/plain', '')}\n{rest}" for line, _, rest in lines)
+    return first + "".join(f"{_text_of(line)}{rest}" for line, _, rest in lines)
 
 
-class Shown(TypedDict):
-    """An object by MIME type, its id for later versions, and whether it is such a version."""
+def _text_of(line: str) -> str:
+    return "" if f"{SHOWN}{line}" in CLEARS else f"{shown(line)['data'].get('text/plain', '')}\n"
 
+
+class _Object(TypedDict):
     data: Mapping[str, Any]
     metadata: Mapping[str, Any]
     id: str | None
     update: bool
 
 
+class Shown(_Object, total=False):
+    """An object by MIME type, its id for later versions, and whether it is such a version.
+
+    A figure of matplotlib has a number, ``figure``, counted from 0 in the call of its rank.
+    """
+
+    figure: int
+
+
+def figure_of(png: bytes, number: int) -> Shown:
+    """Return a figure of matplotlib as an object."""
+    width, height = struct.unpack_from(">II", png, 16)
+    data = {"text/plain": f"figure of {width} × {height} pixels", "image/png": base64.b64encode(png).decode()}
+    return {"data": data, "metadata": {}, "id": None, "update": False, "figure": number}
+
+
 def shown(line: str) -> Shown:
     """Return the object of a line after `SHOWN`."""
     try:
         thing = json.loads(line)
-        return {"data": thing["data"], "metadata": thing["metadata"], "id": thing["id"], "update": thing["update"]}
+        found: Shown = {name: thing[name] for name in ("data", "metadata", "id", "update")}  # type: ignore[assignment]
+        return found if "figure" not in thing else {**found, "figure": int(thing["figure"])}
     except (ValueError, LookupError, TypeError):  # a program has printed these words
         return {"data": {"text/plain": line}, "metadata": {}, "id": None, "update": False}
 
@@ -141,11 +177,16 @@ class Writer(io.TextIOBase):
 
     def show(self, thing: Shown) -> None:
         """Write an object that a notebook shows; see `SHOWN`."""
-        if (present := self._present()) is not self:
-            present.show(thing)
-            return
-        line = f"{self._mark[:-1]} {json.dumps(thing, default=str)}\n"
-        self.write(line if self._at_start else f"\n{line}")
+        self._tell(json.dumps(thing, default=str))
+
+    def clear(self, wait: bool = False) -> None:
+        """Have the notebook clear what it shows of this rank, or have it wait with that for new output."""
+        self._tell(_CLEAR[wait])
+
+    def _tell(self, line: str) -> None:
+        present = self._present()
+        line = f"{present._mark[:-1]} {line}\n"
+        present.write(line if present._at_start else f"\n{line}")
 
     def put(self, given: bytes) -> None:
         """Write bytes of text, see `write`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from xpulab.console.commands import numbers
 from xpulab.deploy.tasks.merging import Merging, merged
+from xpulab.sharing.transcript import SHOWN, plain
 
 
 class Clock:
@@ -103,6 +105,46 @@ def test_a_progress_bar_is_one_line(clock: Clock) -> None:
     merging.add(1, "\r\n")
     merging.show([0, 1])
     assert (lines, merging.unfinished()) == (["[0-1] 100%"], "")
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        ("\r|##| 100%\rdone\n", ["[0] done 100%"]),  # as print(bar, end="\r") leaves it
+        ("|##| 100%\r         \rnext\n", ["[0] next"]),
+        ("|##| 100%\r         \r", []),
+        ("bar\r\x1b[2Klast\n", ["[0] \x1b[2Klast"]),
+        ("\x1b[31mred\x1b[0m\rlast\n", ["[0] last"]),
+        ("a \r\n\r\n", ["[0] a", "[0] "]),
+    ],
+)
+def test_text_after_a_carriage_return_overwrites_as_in_a_terminal(written: str, lines: list[str]) -> None:
+    said: list[str] = []
+    merging = Merging(said.append)
+    for character in written:
+        merging.add(0, character)
+        merging.show([0, 1])
+    merging.show(last=True)
+    assert said == merged({0: written}) == lines
+
+
+def test_of_versions_of_an_object_that_are_too_many_the_last_one_is_shown(clock: Clock) -> None:
+    lines: list[str] = []
+    merging = Merging(lines.append, most=3)
+
+    def version(number: int) -> str:
+        thing = {"data": {"text/plain": str(number)}, "metadata": {}, "id": "bar", "update": number > 0}
+        return f"{SHOWN}{json.dumps(thing)}\n"
+
+    merging.add(0, "".join(map(version, range(100))))
+    merging.show([0])
+    assert [plain(line) for line in lines] == ["[0] 0\n", "[0] 1\n", "[0] 2\n"]
+    clock.now += 1.0
+    merging.show([0])
+    assert [plain(line) for line in lines[3:]] == ["[0] 99\n"]
+    merging.add(0, "".join(map(version, range(100, 200))))
+    merging.show(last=True)
+    assert plain(lines[-1]) == "[0] 199\n"
 
 
 def test_fast_output_is_cut_and_slow_lines_are_not(clock: Clock) -> None:

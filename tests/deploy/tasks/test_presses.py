@@ -69,6 +69,29 @@ def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPU
     assert pair.pull("caught") == [1, 1]
 
 
+def test_a_handler_of_the_code_has_heard_the_press(
+    pair: xpulab.XPUCluster, ready: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"""
+import pathlib, signal, time
+from xpulab.engine.engine import this_engine
+called = []
+def handler(number, frame):
+    called.append(number)
+before = signal.signal(signal.SIGINT, handler)
+comm.Barrier()
+if rank == 0:
+    pathlib.Path({str(ready)!r}).touch()
+{SAVES.format(ready=str(ready))}
+record = this_engine().record
+print("called" if called == [signal.SIGINT] else called)
+print("heard", record["heard"], "of", record["signalled"])
+print("known" if signal.getsignal(signal.SIGINT) is handler is signal.signal(signal.SIGINT, before) else "replaced")
+"""
+    interrupted(pair, ready, source)
+    assert capsys.readouterr().out.splitlines() == ["[0-1] called", "[0-1] heard 1 of 1", "[0-1] known"]
+
+
 def test_a_thread_that_starts_after_a_caught_interrupt_waits_for_the_other_ranks(
     pair: xpulab.XPUCluster, ready: Path
 ) -> None:

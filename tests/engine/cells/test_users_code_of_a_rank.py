@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -39,11 +41,19 @@ def test_figures_are_drawn_as_png_and_closed() -> None:
         pyplot.close(left)
         figures.show()
     assert pyplot.get_fignums() == []
-    drawn = figures.taken()
-    assert len(drawn) == 2
+    drawn, shown = figures.taken()
+    assert (len(drawn), shown) == (2, [])  # no code of a user runs, whose output would show them
     assert all(matplotlib.image.imread(io.BytesIO(png), "png").ndim == 3 for png in drawn)
-    assert figures.taken() == []
+    assert figures.taken() == ([], [])
     assert one is not left
+
+
+def test_a_program_that_a_cell_starts_draws_without_mpi() -> None:
+    """It has the cell's environment, and MPI would take it for another rank."""
+    code = "import sys, matplotlib.pyplot as plt; plt.plot([1]); plt.show(); print('mpi4py' in sys.modules)"
+    environment = os.environ | {"MPLBACKEND": "module://xpulab.engine.cells.figures"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("False\n", "")
 
 
 def test_names_complete_without_running_a_users_code() -> None:

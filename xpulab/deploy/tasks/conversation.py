@@ -12,7 +12,7 @@ from xpulab.deploy.tasks.answers import Answer, answer_of
 from xpulab.deploy.tasks.engines import Engines, not_running
 from xpulab.deploy.tasks.exchange import Exchange
 from xpulab.deploy.tasks.pickling import packed
-from xpulab.deploy.tasks.users_code import GONE, CellOutput, Following, raise_for_users, results_of
+from xpulab.deploy.tasks.users_code import GONE, CellOutput, Following, figures_of, raise_for_users, results_of
 from xpulab.deploy.tasks.waiting import told_of_waiting
 from xpulab.deploy.tasks.ways import Controller
 from xpulab.deploy.watch.silence import Silence
@@ -98,6 +98,7 @@ class Conversation:
                 following.finish()
                 self.last_output = CellOutput(following.printed(), {})
         results = results_of(replies, title, self.engines)
+        self.last_output.figures = figures_of(results)
         raise_for_users(replies, results, title)
         return [pickle.loads(result["value"]) for result in results]
 

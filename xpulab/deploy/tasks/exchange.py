@@ -203,8 +203,8 @@ class Exchange:
         elif not ending.told and self._busy():
             ending.told = "goes on"
             print(
-                f"{self._busy()} was interrupted, and the code goes on, such as in finally or except. Interrupt once "
-                "more to interrupt that, too",
+                f"{self._busy()} was interrupted, and the code goes on, such as in finally or except, or after its own "
+                "handler of SIGINT. Interrupt once more to interrupt that, too",
                 file=sys.stderr,
             )
 

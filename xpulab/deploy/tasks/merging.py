@@ -8,11 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from xpulab.deploy.plan.probe import core_ranges
+from xpulab.sharing.transcript import CLEARS, SHOWN, shown
 
-__all__ = ["Merging", "merged", "stamp"]
+__all__ = ["Line", "Merging", "merged", "stamp"]
 
 _HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
 _PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
+
+
+class Line(str):
+    """A line of output, which begins with the mark of its ranks.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    """
+
+    ranks: tuple[int, ...]
 
 
 class Merging:
@@ -27,10 +39,14 @@ class Merging:
         all lines are passed on.
     timestamps : bool
         Whether each line begins with the time at which it came.
+    clears : bool
+        Whether `say` clears the output of ranks that ask for it: what they have printed before need not be passed on.
     """
 
-    def __init__(self, say: Callable[[str], None], most: int | None = None, timestamps: bool = False) -> None:
-        self._say = say
+    def __init__(
+        self, say: Callable[[Line], None], most: int | None = None, timestamps: bool = False, clears: bool = False
+    ) -> None:
+        self._say_line, self._clears = say, clears
         self._timestamps = timestamps
         self._most = most
         self._begun = time.monotonic()
@@ -39,6 +55,7 @@ class Merging:
         self._rest: dict[int, str] = {}  # the beginning of a line that is not yet complete
         self._shown: Counter[tuple[int, ...]] = Counter()
         self._omitted: Counter[tuple[int, ...]] = Counter()
+        self._late: dict[str, tuple[tuple[int, ...], str]] = {}  # the last version of an object, by its id
 
     def add(self, rank: int, text: str) -> None:
         """Add text that a rank has printed."""
@@ -46,11 +63,16 @@ class Merging:
             return
         now = time.monotonic()
         *lines, self._rest[rank] = (self._rest.get(rank, "") + text).split("\n")
-        # Of a line that a progress bar overwrites many times, only the visible text is kept.
-        self._rest[rank] = "\r" * ("\r" in self._rest[rank]) + _visible(self._rest[rank])
+        # Of a line that a progress bar overwrites many times, only the visible text is kept, and what overwrites it.
+        before, overwritten, present = self._rest[rank].rpartition("\r")
+        self._rest[rank] = _visible(before) + overwritten + present
         self._append(rank, now, [_visible(line) for line in lines])
 
     def _append(self, rank: int, now: float, lines: Sequence[str]) -> None:
+        if self._clears and (clears := [n for n, line in enumerate(lines[:-1]) if line in CLEARS]):
+            lines = lines[clears[-1] :]  # others would be cleared at once: output follows
+            self._lines.pop(rank, None)
+            self._waiting.pop(rank, None)
         self._lines.setdefault(rank, deque()).extend((now, line) for line in lines)
         self._waiting.setdefault(rank, Counter()).update(lines)
 
@@ -62,9 +84,9 @@ class Merging:
     def unfinished(self) -> str:
         """Return a line that a rank has begun but not ended, such as a progress bar; "" if there is none."""
         for _, rest in sorted(self._rest.items()):
-            if _visible(rest):
-                ranks = [other for other, text in self._rest.items() if text == rest]
-                return f"[{core_ranges(ranks)}] {_visible(rest)}"
+            if visible := _visible(rest):
+                ranks = [other for other, text in self._rest.items() if _visible(text) == visible]
+                return f"[{core_ranges(ranks)}] {visible}"
         return ""
 
     def show(self, running: Sequence[int] = (), last: bool = False) -> None:
@@ -79,9 +101,10 @@ class Merging:
         """
         if last:
             for rank, rest in self._rest.items():
-                if rest:
-                    self._append(rank, time.monotonic(), [_visible(rest)])
+                if visible := _visible(rest):
+                    self._append(rank, time.monotonic(), [visible])
             self._rest.clear()
+        self._say_versions(last=False)
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
             before = time.monotonic() - _HOLD
@@ -93,8 +116,10 @@ class Merging:
             ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]
             first = next((rank for rank in ready if not self._others(waiting, waiting[rank][0][1])), ready[0])
             self._pass_on(waiting, first, None if last else before)
-        for ranks in list(self._omitted) if last else ():
-            self._say_omitted(ranks)
+        if last:
+            self._say_versions(last=True)
+            for ranks in list(self._omitted):
+                self._say_omitted(ranks)
 
     def _pass_on(self, waiting: Mapping[int, deque[tuple[float, str]]], first: int, before: float | None) -> None:
         """Pass on the lines that the rank `first` has in common with other ranks."""
@@ -121,17 +146,49 @@ class Merging:
         return any(self._waiting[rank][line] and lines[0][1] != line for rank, lines in waiting.items())
 
     def _line(self, ranks: tuple[int, ...], line: str, since: float) -> None:
-        room = None if self._most is None else self._most + _PER_SECOND * int(time.monotonic() - self._begun)
-        if room is not None and self._shown[ranks] >= room:
-            self._omitted[ranks] += 1
+        if line in CLEARS:
+            if self._clears:  # what was shown leaves its room to what follows
+                for group in [group for group in self._shown if set(group) & set(ranks)]:
+                    del self._shown[group]
+                    self._omitted.pop(group, None)
+            self._say(ranks, f"[{core_ranges(ranks)}] {line}")
+            return
+        thing = shown(line.removeprefix(SHOWN)) if self._most is not None and line.startswith(SHOWN) else None
+        version = thing["id"] if thing is not None and thing["update"] else None
+        self._late.pop(version or "", None)
+        if not self._has_room(ranks):
+            if version:
+                self._late[version] = ranks, line  # a progress bar must not stand still before its end
+            else:
+                self._omitted[ranks] += 1
             return
         self._say_omitted(ranks)
         self._shown[ranks] += 1
-        self._say(f"{stamp(since)} " * self._timestamps + f"[{core_ranges(ranks)}] {line}")
+        self._say(ranks, f"{stamp(since)} " * self._timestamps + f"[{core_ranges(ranks)}] {line}")
+
+    def _has_room(self, ranks: tuple[int, ...]) -> bool:
+        if self._most is None:
+            return True
+        return self._shown[ranks] < self._most + _PER_SECOND * int(time.monotonic() - self._begun)
+
+    def _say_versions(self, last: bool) -> None:
+        """Pass on the versions of objects for which there was no room, if there is now."""
+        for version, (ranks, line) in list(self._late.items()):
+            if last or self._has_room(ranks):
+                del self._late[version]
+                self._shown[ranks] += 1
+                self._say(ranks, f"[{core_ranges(ranks)}] {line}")
+
+    def _say(self, ranks: tuple[int, ...], text: str) -> None:
+        line = Line(text)
+        line.ranks = ranks
+        self._say_line(line)
 
     def _say_omitted(self, ranks: tuple[int, ...]) -> None:
         if omitted := self._omitted.pop(ranks, 0):
-            self._say(f"[{core_ranges(ranks)}] … {omitted:,} more lines; to see them, type: %xpu_cluster last --output")
+            self._say(
+                ranks, f"[{core_ranges(ranks)}] … {omitted:,} more lines; to see them, type: %xpu_cluster last --output"
+            )
 
 
 def merged(texts: Mapping[int, str], most: int | None = None) -> list[str]:
@@ -163,5 +220,13 @@ def stamp(since: float) -> str:
 
 
 def _visible(line: str) -> str:
-    """Return the part of a line that a terminal shows: the text after the last carriage return."""
-    return line.rstrip("\r").rpartition("\r")[2]
+    """Return what a terminal shows of a line: after a carriage return, text overwrites as many characters.
+
+    Escape sequences take no room, and usually erase the line: with them, the last text is all that is shown.
+    """
+    if "\r" not in line:
+        return line
+    seen = ""
+    for text in filter(None, line.split("\r")):
+        seen = text if "\x1b" in seen + text else text + seen[len(text) :]
+    return seen.rstrip(" ")

@@ -14,20 +14,21 @@ from xpulab.calls import of_interrupt
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.answers import raise_failed
 from xpulab.deploy.tasks.engines import Engines
-from xpulab.deploy.tasks.merging import Merging, merged
+from xpulab.deploy.tasks.merging import Line, Merging, merged
+from xpulab.deploy.tasks.page import Page, is_notebook
+from xpulab.deploy.tasks.waiting import Waits
 from xpulab.exceptions import CallInterrupted
 from xpulab.report import usage
-from xpulab.report.rendering import Text, format_size, in_notebook
+from xpulab.report.rendering import Text, format_size
 from xpulab.sharing.answers import Reply, UsersResult
-from xpulab.sharing.board import awaited, running
+from xpulab.sharing.board import running
 from xpulab.sharing.hangs import Hangs
-from xpulab.sharing.transcript import LIMIT, SHOWN, Shown, Transcripts, plain, shown
+from xpulab.sharing.transcript import LIMIT, Transcripts, plain
 
-__all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "raise_for_users", "results_of"]
+__all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "figures_of", "raise_for_users", "results_of"]
 
 LINES = 40  # lines that are shown at once for each group of ranks with the same output
 _PATIENCE = 3.0  # seconds after an exception on a rank until a message names the ranks that still run
-_FIRST = 1.0  # seconds that the code waits for another client until a message says so
 
 #: Message that says what is lost with the engines, and how to restore it.
 GONE = (
@@ -110,11 +111,12 @@ class Following:
         self._transcripts = Transcripts(folder, engines.size)
         self._size = engines.size
         self._also = also
-        self._merging = Merging(self._say, LINES if also is None else None, timestamps)
+        self._page = Page()
+        self._merging = Merging(self._say, LINES if also is None else None, timestamps, clears=is_notebook())
         self._overwritten = ""  # the shown line that the next line overwrites
-        self._asked = time.monotonic()
+        self._waits = Waits(threads=True)
         self._since: float | None = None
-        self._told = self._told_waiting = self._told_of_hang = False
+        self._told = self._told_of_hang = False
         self._hangs: Hangs | None = None
         self._told_still: set[int] = set()
         self._told_full: set[int] = set()
@@ -152,9 +154,7 @@ class Following:
         self._read()
         self._merging.show(busy)
         self._overwrite(self._merging.unfinished())
-        other = awaited(records, number)
-        if other and not self._told_waiting and now - self._asked > _FIRST:
-            self._told_waiting = True
+        if other := self._waits.news(records, number):
             self._note(f"the code is waiting for {other}")
         self._ask_about(busy)
         self._hangs = self._hangs or Hangs(records, number)
@@ -214,22 +214,18 @@ class Following:
         lines = self.raised_on(rank).strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: Line) -> None:
         if self._notes is not None:
             return
         self._overwrite("")
-        ranks, is_object, thing = line.partition(SHOWN)
-        if is_object:
-            _show(ranks, shown(thing))
-        else:
-            print(line, flush=True)
+        self._page.line(line)
 
     def _note(self, text: str) -> None:
         if self._notes is not None:
             self._notes.append(text)
             return
         self._overwrite("")
-        print(text, file=sys.stderr)
+        self._page.message(text)
 
     def _overwrite(self, line: str) -> None:
         """Show a line that the next output overwrites, if the output of this process can be overwritten."""
@@ -239,29 +235,9 @@ class Following:
         self._overwritten = line
 
 
-def _show(ranks: str, thing: Shown) -> None:
-    """Show an object of these ranks: in a notebook as its own objects, elsewhere its text."""
-    if not _is_notebook():
-        for line in str(thing["data"].get("text/plain", "")).splitlines():
-            print(f"{ranks}{line}", flush=True)
-        return
-    from IPython.display import publish_display_data  # a notebook has imported it
-
-    if not thing["update"]:
-        print(ranks.rstrip(), flush=True)
-    known = {"transient": {"display_id": thing["id"]}} if thing["id"] else {}
-    publish_display_data(  # type: ignore[no-untyped-call]
-        thing["data"], thing["metadata"], update=thing["update"], **known
-    )
-
-
-def _is_notebook() -> bool:
-    return in_notebook(sys.modules.get("IPython") and sys.modules["IPython"].get_ipython())
-
-
 def _overwrites() -> bool:
     """Return whether a carriage return in this process's output goes back to the beginning of the line."""
-    return _is_notebook() or sys.stdout.isatty()
+    return is_notebook() or sys.stdout.isatty()
 
 
 def results_of(replies: list[Reply], title: str, engines: Engines) -> list[UsersResult]:
@@ -271,6 +247,11 @@ def results_of(replies: list[Reply], title: str, engines: Engines) -> list[Users
     run = usage.collected(title, results, max(reply["total"] for reply in replies), ahead)
     engines.history.add(run, datetime.now() - timedelta(seconds=run.seconds))
     return results
+
+
+def figures_of(results: list[UsersResult]) -> dict[int, list[bytes]]:
+    """Return rank -> the figures of matplotlib that a user's code has drawn there, as PNG."""
+    return {rank: result["figures"] for rank, result in enumerate(results) if result.get("figures")}
 
 
 def raise_for_users(replies: list[Reply], results: list[UsersResult], title: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -10,23 +11,48 @@ from typing import Any
 
 from xpulab.report import progress
 from xpulab.report.display import Display
-from xpulab.sharing.board import awaited
+from xpulab.sharing.board import awaited, awaited_client
+from xpulab.sharing.owner import lives
 
-__all__ = ["told_by", "told_of_waiting"]
+__all__ = ["Waits", "told_by", "told_of_waiting"]
 
+_FIRST = 1.0  # seconds of a wait until a printed message says so
 _PATIENCE = 0.3  # seconds: shorter waits, for example for the thread that frees rows, are not shown
 
-_Tell = Callable[[str], None]
-_tell: ContextVar[tuple[_Tell, Callable[[], bool]] | None] = ContextVar("xpulab_tell", default=None)
+_Watch = Callable[[Any, int], None]
+_tell: ContextVar[tuple[_Watch, Callable[[], bool]] | None] = ContextVar("xpulab_tell", default=None)
+
+
+class Waits:
+    """What a program without views prints of a call's waits: each other client once, and once more when it has ended.
+
+    Parameters
+    ----------
+    threads : bool
+        Whether other threads of this process count as clients.
+    """
+
+    def __init__(self, threads: bool = False) -> None:
+        self._since = time.monotonic()
+        self._known: set[tuple[int, bool]] = set() if threads else {(os.getpid(), True)}
+
+    def news(self, records: Any, number: int) -> str:
+        """Return the task for which the call waits, as `awaited`; empty if it is known, or if the wait is short."""
+        if not (pid := awaited_client(records, number)):
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since > _FIRST and (client := (pid, lives(pid))) not in self._known:
+            self._known.add(client)
+            return awaited(records, number)
+        return ""
 
 
 @contextlib.contextmanager
-def told_by(tell: _Tell, runs: Callable[[], bool]) -> Iterator[None]:
-    """Let the report of a call tell of waits until the block ends: ``tell`` takes the other task, or an empty text.
+def told_by(watch: _Watch, runs: Callable[[], bool]) -> Iterator[None]:
+    """Let the report of a call tell of waits until the block ends: ``watch`` follows the tasks that are sent there.
 
-    Ctrl-C at the end of the block may leave `tell` there. It counts while ``runs`` says that its call runs.
+    Ctrl-C at the end of the block may leave `watch` there. It counts while ``runs`` says that its call runs.
     """
-    token = _tell.set((tell, runs))
+    token = _tell.set((watch, runs))
     try:
         yield
     finally:
@@ -34,7 +60,7 @@ def told_by(tell: _Tell, runs: Callable[[], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_of_waiting(title: str, display: Display = "full") -> Iterator[Callable[[Any, int], None]]:
+def told_of_waiting(title: str, display: Display = "full") -> Iterator[_Watch]:
     """Return a `watch` for `XPUCluster.call` that opens a report with this title if the call waits for another client.
 
     Parameters
@@ -45,12 +71,11 @@ def told_of_waiting(title: str, display: Display = "full") -> Iterator[Callable[
         As `XPUCluster.display`.
     """
     if (known := _tell.get()) is not None and known[1]():
-        tell = known[0]
-        yield lambda records, number: tell(awaited(records, number))
+        yield known[0]
         return
     with contextlib.ExitStack() as shown:
         handle: progress.ProgressHandle[progress.TaskReport] | None = None
-        begun = time.monotonic()
+        begun, waits = time.monotonic(), Waits()
 
         def watch(records: Any, number: int) -> None:
             nonlocal handle
@@ -62,5 +87,7 @@ def told_of_waiting(title: str, display: Display = "full") -> Iterator[Callable[
             if handle is not None:
                 handle.report.message = f"waiting for {other}" if other else ""
                 handle.update()
+                if news := waits.news(records, number):
+                    handle.say(f"{title}: waiting for {news}")
 
         yield watch

@@ -22,6 +22,7 @@ from xpulab.sharing.bell.names import LOCK, About, bell_of
 from xpulab.sharing.bell.ring import ROOM, SLOTS
 from xpulab.sharing.board import Board
 from xpulab.sharing.memory import SharedBlock
+from xpulab.sharing.owner import lock_holder
 
 __all__ = ["Bell", "Controller", "Pending", "Way", "forget"]
 
@@ -193,9 +194,10 @@ class Bell:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
+                    holder = f"process {pid}" if (pid := lock_holder(self._lock)) else "another process"
                     raise ClusterError(
-                        f"another process has been sending a task for {self.longest:.0f} s, and may be stopped; "
-                        "continue or end it, and call again"
+                        f"{holder} has been sending a task for {self.longest:.0f} s, and may be stopped; "
+                        f"continue or end it (kill -CONT {pid or 'PID'}, kill {pid or 'PID'}), and call again"
                     ) from None
                 time.sleep(_AGAIN)
 

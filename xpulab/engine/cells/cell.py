@@ -35,7 +35,7 @@ from xpulab.sharing.sources import HandleRows, Pickled, SharedRows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["explained", "for_notebook", "names", "pull", "push", "run"]
+__all__ = ["add_figures", "explained", "for_notebook", "names", "pull", "push", "run"]
 
 #: Name of a module with a function `asnumpy` -> the class of arrays that it takes. An engine has these modules only
 #: after a cell has imported them. A release of dpctl has one of the last two.
@@ -81,7 +81,7 @@ def run(
             if not _drew(value):
                 answer["value"] = pretty(value)
         if "matplotlib.pyplot" in sys.modules:
-            _figures().show()
+            _figures().draw_open()
         answer["out"] = {each: _lent(task, each) for each in out}
         return answer
 
@@ -90,9 +90,14 @@ def run(
         answer = answer_of(task, transcripts[task.comm.rank], code)
     _name_classes()
     answer |= found
-    if "matplotlib.figure" in sys.modules:
-        answer["figures"] = _figures().taken()
+    add_figures(answer)
     return answer
+
+
+def add_figures(answer: UsersResult) -> None:
+    """Add the figures of matplotlib that a call has drawn to its answer."""
+    if "matplotlib.figure" in sys.modules:
+        answer["figures"], answer["shown"] = _figures().taken()
 
 
 def _prepare(namespace: dict[str, object], task: Task, ranks: list[int]) -> None:
@@ -172,14 +177,14 @@ async def _awaiting(parts: list[CodeType], namespace: dict[str, object]) -> Any:
 
 
 def _display(*things: object) -> None:
-    """Show figures at the end of the cell, and everything else with its output, as IPython's `display` does."""
+    """Show things with the output of the cell, as IPython's `display` does."""
     for thing in things:
         if not _drew(thing):
             _shell().display(thing)
 
 
 def _drew(thing: object) -> bool:
-    """Draw a figure of matplotlib; return False if it is something else."""
+    """Show a figure of matplotlib; return False if it is something else."""
     module = sys.modules.get("matplotlib.figure")
     if module is None or not isinstance(thing, module.Figure):
         return False

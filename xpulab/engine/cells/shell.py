@@ -17,8 +17,8 @@ from IPython.display import display
 from IPython.utils.dir2 import dir2
 from traitlets.config import Config
 
+from xpulab.engine.cells.users_code import output_of_a_call
 from xpulab.engine.engine import this_engine
-from xpulab.sharing.transcript import Writer
 
 __all__ = ["Shell", "display", "explained", "get_ipython", "names"]
 
@@ -38,10 +38,9 @@ class _Publisher(DisplayPublisher):
         **__: object,
     ) -> None:
         """As IPython's. A widget is shown as text, because its code on the rank cannot answer a browser."""
-        name, engine = (transient or {}).get("display_id"), this_engine()
+        name, cell = (transient or {}).get("display_id"), output_of_a_call()
         forms = {kind: form for kind, form in data.items() if kind != "application/vnd.jupyter.widget-view+json"}
-        cell = sys.stdout if engine is not None and engine.task is not None else None
-        if not isinstance(cell, Writer) or (set(forms) <= {"text/plain"} and name is None):
+        if cell is None or (set(forms) <= {"text/plain"} and name is None):
             print(forms.get("text/plain", ""))
             return
         encoded = {
@@ -51,7 +50,9 @@ class _Publisher(DisplayPublisher):
         cell.show({"data": encoded, "metadata": metadata or {}, "id": name, "update": update})
 
     def clear_output(self, wait: bool = False) -> None:
-        """Clear nothing: the output of a cell is that of all ranks."""
+        """Clear what the notebook shows of this rank. In a terminal it stays."""
+        if (cell := output_of_a_call()) is not None:
+            cell.clear(wait)
 
 
 def _png(figure: Any) -> bytes:

@@ -20,7 +20,7 @@ from xpulab.engine.cells.forks import children_end_here
 from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import queue_of
 from xpulab.engine.comm import PeerFailed
-from xpulab.engine.engine import Task
+from xpulab.engine.engine import Task, this_engine
 from xpulab.engine.users_mpi.interruptible import Intracomm
 from xpulab.engine.users_mpi.windows import give_back_locks, serve_until
 from xpulab.engine.waiting import cause_of, users_code, watched_by
@@ -31,7 +31,7 @@ from xpulab.sharing.transcript import Writer
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Here", "answer_of"]
+__all__ = ["Here", "answer_of", "output_of_a_call"]
 
 _OURS = str(Path(__file__).parents[1])
 _libc = ctypes.CDLL(None)
@@ -111,6 +111,12 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
     ended = task.engine.board.ranks["ended"]
     serve_until(lambda: bool((ended[list(task.ranks)] == task.number).all()))
     return {**answer, "omitted": printed.omitted}
+
+
+def output_of_a_call() -> Writer | None:
+    """Return the output of the code that runs; None if none runs, or if the code has redirected its output."""
+    engine = this_engine()
+    return sys.stdout if engine is not None and engine.task is not None and isinstance(sys.stdout, Writer) else None
 
 
 @contextlib.contextmanager
