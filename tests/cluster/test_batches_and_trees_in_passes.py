@@ -20,13 +20,13 @@ from xpulab.scanning import Scan
 
 pytestmark = pytest.mark.cluster
 
-N, D, K = 10_007, 5, 9
+N, D, K = 5_003, 5, 9
 ROWS = np.random.default_rng(0).normal(size=(N, D)) + np.random.default_rng(1).integers(0, 5, (N, 1)) * 4
 WEIGHTS = np.random.default_rng(2).integers(0, 3, N) * 0.5
 BUDGETS: dict[str, str | float] = {"40 %": f"{int(0.4 * N * (8 * D + 20))}B", "nothing": 0}
 
 FORTY_STEPS: dict[str, Any] = {
-    "batch_size": 500, "max_iter": 2, "max_no_improvement": None, "random_state": 0, "reassignment_ratio": 0,
+    "batch_size": 500, "max_iter": 4, "max_no_improvement": None, "random_state": 0, "reassignment_ratio": 0,
 }  # fmt: skip
 
 

@@ -38,10 +38,10 @@ PRELUDE = """
 import os, signal, sys, time, threading
 import numpy as np
 import xpulab
-from xpulab.cluster import KMeans
 X = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
 """
 X = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
+FITS = "from xpulab.cluster import KMeans\n"  # takes longer to import than all the rest
 LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 100, "n_init": 4, "init": "random"}
 
 
@@ -77,7 +77,7 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
     """A detached cluster whose notebook was killed in the middle of a fit. This process attaches to it then."""
     name = f"orphan{os.getpid()}"
     starter = notebook(
-        "c = xpulab.XPUCluster(2, detach=True, name=sys.argv[1]).start()\n"
+        f"{FITS}c = xpulab.XPUCluster(2, detach=True, name=sys.argv[1]).start()\n"
         "c.scatter(X, name='old'); train = c.scatter(X, name='train'); c.scatter(X[:7], name='old')\n"
         "nameless = c.scatter(X[:5])\n"
         f"import psutil; sys.path.append({str(Path(strikes.__file__).parent)!r}); import strikes\n"
@@ -265,7 +265,7 @@ def name_of(cluster: xpulab.XPUCluster) -> str:
 def test_a_second_notebook_uses_the_cluster_of_the_first(ours: xpulab.XPUCluster) -> None:
     rows = ours.scatter(X, name="shared")
     code = (
-        "with xpulab.XPUCluster.attach(sys.argv[1]) as c:\n"
+        f"{FITS}with xpulab.XPUCluster.attach(sys.argv[1]) as c:\n"
         "    km = KMeans(9, random_state=0).fit(c.handles()['shared'])\n"
         "    c.scatter(X[:9], name='theirs'); c.scatter(X[:9])\n"
         "    print(km.inertia_, c.status().lives, flush=True)"
@@ -363,7 +363,7 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
 
 def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xpulab.XPUCluster) -> None:
     code = (
-        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        f"{FITS}c = xpulab.XPUCluster.attach(sys.argv[1])\n"
         "KMeans(60, random_state=0, tol=0, n_init=3_000, init='random').fit(X)"
     )
     assert ours.stop_call() == ""
@@ -406,7 +406,7 @@ def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xp
 
 def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUCluster) -> None:
     code = (
-        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        f"{FITS}c = xpulab.XPUCluster.attach(sys.argv[1])\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "try:\n    print('calls', flush=True); KMeans(5, random_state=0).fit(X)\n"
         "except KeyboardInterrupt:\n    print('interrupted', flush=True)"

@@ -31,7 +31,7 @@ from xpulab.sharing.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.flaky(reruns=1)
 cluster_test = pytest.mark.cluster
-X = np.random.default_rng(1).normal(size=(30_000, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(10_000, 8)).astype(np.float32)
 PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 60, "n_init": 2, "init": "random"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,25 @@ def test_spreads(current: xpulab.XPUCluster, dtype: Any) -> None:
             assert getattr(metrics, name)(rows, y) == pytest.approx(theirs, rel=1e-11)
 
 
+def pairs_of_points(repeat: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return two clusters of two points, each of so many rows, and their labels."""
+    return np.repeat([[0.0, 0], [1, 0], [10, 0], [11, 0]], repeat, axis=0), np.repeat([0, 0, 1, 1], repeat)
+
+
+@functools.cache
+def theirs_of_pairs(name: str, repeat: int) -> float:
+    return float(getattr(sklearn.metrics, name)(*pairs_of_points(repeat)))
+
+
 @pytest.mark.parametrize("name", ["davies_bouldin_score", "calinski_harabasz_score", "silhouette_score"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scale=st.integers(-40, 40), away=st.integers(0, 30), repeat=st.sampled_from([1, 1000]))
 def test_scores_of_rows_of_any_size_and_distance_from_zero(
     name: str, scale: int, away: int, repeat: int, on_pair: xpulab.XPUCluster
 ) -> None:
-    P = np.repeat([[0.0, 0], [1, 0], [10, 0], [11, 0]], repeat, axis=0)
-    labels = np.repeat([0, 0, 1, 1], repeat)
-    expected = getattr(sklearn.metrics, name)(P, labels)
+    P, labels = pairs_of_points(repeat)
     moved = (P + 2.0**away) * 2.0**scale  # exactly
-    assert getattr(metrics, name)(moved, labels) == pytest.approx(expected, rel=1e-6)
+    assert getattr(metrics, name)(moved, labels) == pytest.approx(theirs_of_pairs(name, repeat), rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [-600, 510, 600, 1000])

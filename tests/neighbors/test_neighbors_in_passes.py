@@ -20,7 +20,7 @@ from xpulab.scanning import Scan
 
 pytestmark = pytest.mark.cluster
 
-N, D = 1501, 3
+N, D = 901, 3
 RNG = np.random.default_rng(0)
 ROWS = np.rint(4 * RNG.normal(size=(N, D)))  # many distances are equal
 QUERIES = np.rint(4 * RNG.normal(size=(150, D)))
@@ -72,6 +72,7 @@ class ByEngines(Scan):
         pytest.fail("a column was read in this process")
 
 
+@pytest.mark.fraction(2)
 def test_votes_and_means_are_those_of_rows_in_memory(budget: str, tmp_path: Path) -> None:
     labels, numbers = np.arange(N) % 4, ROWS @ [1.0, 2, 3] + 0.5
     table = stored(tmp_path / "x.parquet", ROWS, label=labels, number=numbers)
@@ -87,13 +88,14 @@ def test_votes_and_means_are_those_of_rows_in_memory(budget: str, tmp_path: Path
     )
 
 
+@pytest.mark.fraction(2)
 def test_rows_that_are_not_kept_are_looked_at(budget: str, tmp_path: Path) -> None:
     X = ROWS.copy()
-    X[1400, 1] = np.inf
+    X[850, 1] = np.inf
     table = stored(tmp_path / "x.parquet", X)
-    with pytest.raises(ValueError, match=r"X contains.* first such row is row 1400, column 'c1'"):
+    with pytest.raises(ValueError, match=r"X contains.* first such row is row 850, column 'c1'"):
         NearestNeighbors().fit(table)
-    with pytest.raises(ValueError, match=r"y contains.* first such row is row 1400, column 'c1'"):
+    with pytest.raises(ValueError, match=r"y contains.* first such row is row 850, column 'c1'"):
         KNeighborsRegressor().fit(table[["c0"]], table["c1"])
     large = (ROWS * 1e25).astype(np.float32)  # whose squares float32 does not have
     np.save(tmp_path / "large.npy", large)

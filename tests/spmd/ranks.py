@@ -2,7 +2,11 @@
 
 import dpctl  # isort: skip -- first, to test that `xpulab run` has loaded the runtime's libraries
 
+import importlib
+import inspect
 import os
+import pickle
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +25,12 @@ import sklearn.naive_bayes
 import sklearn.neighbors
 import sklearn.preprocessing
 from mpi4py import MPI
+from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 
-import xpulab
+import xpulab.spmd
 from xpulab.exceptions import EngineError
 from xpulab.spmd import (
     basic_statistics,
@@ -411,6 +416,25 @@ def ranks_that_differ() -> None:
         cluster.KMeans(4, init=X[:4], n_init=1).fit(X[MINE]).labels_,
         sklearn.cluster.KMeans(4, init=X[:4], n_init=1).fit(X).labels_[MINE],
     )
+
+
+@check
+def documents_copies_and_pickles() -> None:
+    """Every estimator has a document, and rank 0 makes, clones and pickles it alone: nothing is sent."""
+    known = set()
+    public = [info.name for info in pkgutil.iter_modules(xpulab.spmd.__path__) if not info.name.startswith("_")]
+    for package in [] if rank else public:
+        module = importlib.import_module(f"xpulab.spmd.{package}")
+        for name in module.__all__:
+            kind = getattr(module, name)
+            assert kind.__module__ == module.__name__, kind.__module__
+            assert f"`xpulab.{package}.{name}` for code that runs on the ranks" in kind.__doc__
+            assert "queue" in inspect.signature(kind.fit).parameters
+            plain = getattr(importlib.import_module(f"xpulab.{package}"), name)
+            assert plain().get_params().items() <= clone(kind()).get_params().items()
+            assert type(pickle.loads(pickle.dumps(kind()))) is kind
+            known.add(name)
+    assert rank or {"KMeans", "PCA", "Ridge", "KNeighborsClassifier", "MaxAbsScaler"} <= known
 
 
 @check

@@ -127,30 +127,6 @@ def test_a_script_written_for_sklearnex_runs_with_the_command_that_show_prints(
     assert [line for line in said if line.startswith("kept")] == ["kept True (2, 4) 75"] * 2
 
 
-def test_every_estimator_has_a_document_and_pickles_without_communication() -> None:
-    """The test runs in a separate process, because the notebook's process must not load the runtime."""
-    code = """
-import importlib, inspect, pickle, pkgutil, xpulab.spmd
-from sklearn.base import clone
-for info in pkgutil.iter_modules(xpulab.spmd.__path__):
-    if info.name.startswith("_"):
-        continue
-    module = importlib.import_module(f"xpulab.spmd.{info.name}")
-    for name in module.__all__:
-        kind = getattr(module, name)
-        assert kind.__module__ == module.__name__, kind.__module__
-        assert f"`xpulab.{info.name}.{name}` for code that runs on the ranks" in kind.__doc__
-        assert "queue" in inspect.signature(kind.fit).parameters
-        plain = getattr(importlib.import_module(f"xpulab.{info.name}"), name)
-        assert plain().get_params().items() <= clone(kind()).get_params().items()
-        assert type(pickle.loads(pickle.dumps(kind()))) is kind
-        print(name)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert {"KMeans", "PCA", "Ridge", "KNeighborsClassifier", "MaxAbsScaler"} <= set(done.stdout.split())
-
-
 def test_settings_that_scikit_learn_does_not_have_are_refused() -> None:
     with pytest.raises(TypeError), xpulab.config_context(array_api=True):
         pass
