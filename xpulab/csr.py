@@ -154,6 +154,15 @@ class ShardedCSR(ShardedArray):
 
         return sparse.csr_matrix((data[:-1], indices[:-1], indptr), self.shape, copy=False)
 
+    def cast(self, dtype: npt.DTypeLike) -> ShardedArray:
+        """Return these rows with stored values of another dtype, to which the engines copy them."""
+        if self.dtype == dtype:
+            return self
+        about: dict[str, Any] = {"nan": self.nan, "stored": self.stored}
+        made: ShardedArray = self.cluster.made_handle(self.shape, dtype, self.bounds, self.columns, **about)
+        self.cluster.call("cast_stored", {"source": self.source(self.cluster), "kept": made.handle})
+        return made
+
     def _joined(self, parts: Sequence[ShardedArray]) -> NoReturn:
         raise TypeError(f"a handle of sparse rows has no columns to put beside others. {_instead(self)}")
 

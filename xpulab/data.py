@@ -290,7 +290,7 @@ class ShardedArray(Elementwise, ChoosesRows, Listed):
 
     _internal = frozenset({
         "about", "again", "bounds", "cast", "check_weights", "code", "described", "digest", "discard", "handle", "id",
-        "is_on", "labels", "origin", "require_finite", "require_numbers", "source", "stays",
+        "is_on", "labels", "origin", "require_exact", "require_finite", "require_numbers", "source", "stays",
     })  # fmt: skip
 
     stays = True
@@ -421,6 +421,10 @@ class ShardedArray(Elementwise, ChoosesRows, Listed):
     def labels(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """Return the labels for which distinct numbers of a column stand: these numbers."""
         return found
+
+    def require_exact(self, found: np.ndarray[Any, Any], column: int = 0) -> None:
+        """Raise ValueError if float64 may have rounded labels, of which the engines have found these numbers."""
+        return
 
     def code(self, labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the numbers that stand for labels in a column: those of numbers.

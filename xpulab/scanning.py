@@ -20,7 +20,7 @@ from xpulab.sources.chosen import ChosenRows
 from xpulab.sources.coded import CodedSource, texts_in
 from xpulab.sources.kinds import opened
 from xpulab.sources.mapped import mapped
-from xpulab.sources.source import Column, RowSource
+from xpulab.sources.source import Column, Fill, RowSource
 from xpulab.sources.states import file_state
 from xpulab.sources.tables import ArrowTable
 
@@ -149,6 +149,7 @@ class Scan(Listed):
         {
             "block_rows",
             "bounds_for",
+            "cast",
             "chosen",
             "coded",
             "described",
@@ -165,8 +166,10 @@ class Scan(Listed):
         numbers: Sequence[int] | None = None,
         bounds: tuple[int, int] | None = None,
         flat: bool = False,
+        dtype: npt.DTypeLike = None,
     ) -> None:
         self.source = source
+        self._dtype = dtype
         self._numbers = range(len(source.columns)) if numbers is None else numbers
         self._first, self._last = bounds or (0, source.n_rows)
         self._flat = flat
@@ -185,6 +188,8 @@ class Scan(Listed):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype in which the engines get the numbers."""
+        if self._dtype is not None:
+            return np.dtype(self._dtype)
         numeric = self.numeric_dtypes
         if np.dtype(object) in numeric:
             return np.dtype(object)
@@ -238,7 +243,7 @@ class Scan(Listed):
             if step != 1:
                 raise IndexError(f"X[{key.start}:{key.stop}:{step}] was asked of {self!r}; expected consecutive rows")
             bounds = self._first + first, self._first + max(first, last)
-            return Scan(self.source, self._numbers, bounds, self._flat)
+            return Scan(self.source, self._numbers, bounds, self._flat, self._dtype)
         if isinstance(key, np.ndarray) and key.ndim == 1 and key.dtype.kind in "iub":
             return self._read_some(np.flatnonzero(key) if key.dtype == bool else key)
         if self._flat or not isinstance(key, str | list):
@@ -248,7 +253,7 @@ class Scan(Listed):
         if not key:
             raise IndexError(f"no column was asked of {self!r}; expected names, X[['a', 'b']], or all columns, X")
         numbers = [self._number_of(name) for name in ([key] if isinstance(key, str) else key)]
-        return Scan(self.source, numbers, (self._first, self._last), isinstance(key, str))
+        return Scan(self.source, numbers, (self._first, self._last), isinstance(key, str), self._dtype)
 
     def _number_of(self, name: str) -> int:
         names = self.columns
@@ -277,12 +282,16 @@ class Scan(Listed):
             else:
                 texts = [tuple(sorted(each)) for each in texts_in(self.source, self._first, end, numbers)]
             source = CodedSource(self.source, dict(zip(numbers, texts, strict=True)))
-        return Scan(source, self._numbers, (self._first, self._last), self._flat)
+        return Scan(source, self._numbers, (self._first, self._last), self._flat, self._dtype)
+
+    def cast(self, dtype: npt.DTypeLike) -> Scan:
+        """Return this scan of numbers in another dtype, in which the engines get them."""
+        return Scan(self.source, self._numbers, (self._first, self._last), self._flat, dtype)
 
     def chosen(self, places: npt.NDArray[Any]) -> Scan:
         """Return a scan of the rows with these numbers, in their order. Nothing is read."""
         source = ChosenRows.of(self.source, places + self._first)
-        return Scan(source, self._numbers, flat=self._flat)
+        return Scan(source, self._numbers, flat=self._flat, dtype=self._dtype)
 
     def read(self) -> npt.NDArray[Any]:
         """Read all rows into this process.
@@ -290,23 +299,40 @@ class Scan(Listed):
         Returns
         -------
         numpy.ndarray
-            Of the scan's shape and dtype. A null is NaN in a column of numbers, and None in others.
+            Of the scan's shape and dtype; one column of whole numbers that float64 may round has its own dtype. A null
+            is NaN in a column of numbers, and None in others.
         """
-        rows = np.empty((len(self), len(self._numbers)), self.dtype)
-        with self.source.reading(self._first, self._last, self._numbers) as fill:
+
+        def all_at_once(fill: Fill, rows: npt.NDArray[Any]) -> None:
             fill(0, rows)
-        return rows[:, 0] if self._flat else rows
+
+        return self._taken(len(self), all_at_once)
+
+    def _taken(self, n: int, take: Callable[[Fill, npt.NDArray[Any]], None]) -> npt.NDArray[Any]:
+        """Return `n` rows that a function takes from the source."""
+
+        def taken(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+            rows = np.empty((n, len(self._numbers)), dtype)
+            with self.source.reading(self._first, self._last, self._numbers) as fill:
+                take(fill, rows)
+            return rows
+
+        rows = taken(self.dtype)
+        if not self._flat:
+            return rows
+        return (taken(self.numeric_dtypes[0]) if self.described[0].may_be_rounded(rows) else rows)[:, 0]
 
     def _read_some(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        rows = np.empty((len(numbers), len(self._numbers)), self.dtype)
         outside = numbers[(numbers < -len(self)) | (numbers >= len(self))]
         if len(outside):
             raise IndexError(f"row {outside[0]} was asked of {self!r}; expected numbers below {len(self):,}")
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        with self.source.reading(self._first, self._last, self._numbers) as fill:
+
+        def one_by_one(fill: Fill, rows: npt.NDArray[Any]) -> None:
             for at in np.argsort(numbers, kind="stable"):  # each block is decoded once
                 fill(int(numbers[at]), rows[at : at + 1])
-        return rows[:, 0] if self._flat else rows
+
+        return self._taken(len(numbers), one_by_one)
 
     def head(self, n: int = 5) -> npt.NDArray[Any]:
         """Read the first rows into this process, as `read` does.
@@ -332,7 +358,8 @@ class Scan(Listed):
         """
         if not self._flat:
             self._refuse()
-        return self.read().astype(dtype or self.dtype, copy=False)
+        found = self.read()
+        return found if dtype is None else found.astype(dtype, copy=False)
 
     def _refuse(self) -> NoReturn:
         raise TypeError(

@@ -18,7 +18,15 @@ from xpulab.sources.coded import codes_of, labels_of
 from xpulab.sources.needed import needed
 from xpulab.sources.source import Column
 
-__all__ = ["ShardedColumn", "ShardedTable", "coded", "columns_of_frame", "columns_of_rows", "handle_of"]
+__all__ = [
+    "ShardedColumn",
+    "ShardedTable",
+    "coded",
+    "columns_of_frame",
+    "columns_of_rows",
+    "handle_of",
+    "refuse_rounded",
+]
 
 _FEW = 12  # columns that a drawing shows
 
@@ -95,6 +103,17 @@ def columns_of_rows(X: Any, n_columns: int) -> list[Column]:
     return [Column(None, "", None)] * n_columns
 
 
+def refuse_rounded(column: Column, found: npt.NDArray[Any]) -> None:
+    """Raise ValueError if numbers of a column, which are labels, may be those of other labels that float64 rounds."""
+    if column.may_be_rounded(found):
+        raise ValueError(
+            f"labels of column {column.name!r} ({column.dtype}) may have become others, such as "
+            f"{int(found[np.argmax(np.abs(found))])}: the engines have float64, which is exact up to 2**53. Pass these "
+            "labels as an array of this process, y=frame['name'].to_numpy(), or send them as strings, "
+            "frame.astype({'name': str}), or as the numbers of numpy.unique(y, return_inverse=True)"
+        )
+
+
 class ShardedColumn(ShardedArray):
     """A handle for one column of a table, of shape (n_samples,), as estimators take it for `y`.
 
@@ -150,15 +169,28 @@ class ShardedColumn(ShardedArray):
                 "ColumnTransformer if others have numbers."
             )
 
+    def require_exact(self, found: npt.NDArray[Any], column: int = 0) -> None:
+        """Raise ValueError if these are labels that float64 may have rounded: whole numbers beyond 2**53.
+
+        Raises
+        ------
+        ValueError
+            If there is one; the message says what to type.
+        """
+        refuse_rounded(self.described[column], found)
+
     def labels(self, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the strings, or the numbers in their own type, for which the numbers of the first column stand."""
         column = self.described[0]
-        if column.categories is None and column.numeric is not None and not np.isnan(found).any():
+        whole = not np.isnan(found).any() and not column.may_be_rounded(found)
+        if column.categories is None and column.numeric is not None and whole:
             return found.astype(column.numeric)
         return labels_of(column, found)
 
     def code(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return the numbers that stand for labels in the first column."""
+        if labels.dtype.kind in "iu":
+            self.require_exact(labels.astype(np.float64))
         return codes_of(self.described[0], labels)
 
     def __repr__(self) -> str:

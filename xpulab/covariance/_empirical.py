@@ -22,6 +22,7 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.blas import few_threads
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.rows import in_float64
 from xpulab.estimator.sending import Result
 from xpulab.sharing.answers import Products
 
@@ -154,7 +155,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
     def mahalanobis(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the squared Mahalanobis distance of each row from the mean.
 
-        The engines multiply the rows by a square root of the precision matrix, in the dtype of X.
+        The engines multiply the rows by a square root of the precision matrix, in float64 if their devices have it.
 
         Parameters
         ----------
@@ -182,7 +183,7 @@ class EmpiricalCovariance(Proxy, sklearn.covariance.EmpiricalCovariance):
             return in_file(self.mahalanobis, X, out)
         check_is_fitted(self)
         cluster = self._cluster()
-        rows: Any = self._checked(cluster, X, reset=False)
+        rows = in_float64(self._checked(cluster, X, reset=False), cluster)
         matrix = root(self.get_precision())
         shift = self.location_.astype(rows.dtype)
         offset = (shift - self.location_.astype(np.float64)) @ matrix  # the rounding error of the shift

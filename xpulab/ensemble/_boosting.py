@@ -208,22 +208,26 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             y = self._read_targets(cluster, y)
         elif isinstance(y, ShardedArray):
             y.source(cluster)
-            y = y.labels(y.gather()) if isinstance(y, ShardedColumn) else y.gather()
+            found = y.gather()
+            if is_classifier(self):
+                y.require_exact(found)
+            y = y.labels(found) if isinstance(y, ShardedColumn) else found
         elif isinstance(y, Scan):
             y = y.read()
         with place_named(y):
             y = check_y(y, multi_output=False, y_numeric=False, estimator=self)
         check_consistent_length(np.empty((n, 0)), y)
-        found: npt.NDArray[Any] = y
-        return found
+        checked: npt.NDArray[Any] = y
+        return checked
 
     def _read_targets(self, cluster: Ranks, y: ScannedColumn) -> npt.NDArray[Any]:
         """Return the numbers of a column of files, which the engines read, in the dtype of the column."""
         result = Result(1, np.float64)
         self._ask(cluster, "targets", "HistGradientBoosting.targets", y, result=result)
         found: npt.NDArray[Any] = result.value[:, 0]
-        labels = y.labels(found) if is_classifier(self) else None
-        return found if labels is None else labels
+        if not is_classifier(self):
+            return found
+        return y.gather() if y.rounds(found) else found.astype(y.scan.numeric_dtypes[0])
 
     def _gathered_weights(self, sample_weight: Any, n: int) -> npt.NDArray[Any] | None:
         weights = checked_weights(sample_weight, n, np.float64)

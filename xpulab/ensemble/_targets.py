@@ -17,6 +17,7 @@ from xpulab._sklearn import _forest, balances_by_weight, class_weights
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.columns import ScannedColumn
 from xpulab.estimator.proxy import Proxy
 from xpulab.sharing.answers import Categories, ForestScore, Range, Total
 from xpulab.sharing.sources import HandleTargets, SharedArray
@@ -167,6 +168,9 @@ def _of_labels(forest: Any, cluster: Ranks, y: ShardedArray, weights: np.ndarray
 
     found: Categories = forest._ask(cluster, "classes", "forest.classes", y, send_more=send).results[0]
     classes, counts = found["values"], [len(values) for values in found["values"]]
+    if not isinstance(y, ScannedColumn):  # which can be read again, with all digits
+        for number, values in enumerate(classes):
+            y.require_exact(values, number)
     only = y.labels(classes[0])
     if only is None:
         return Targets.read(forest, cluster, y.gather(), weights)

@@ -14,6 +14,7 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.scanning import Scan
 from xpulab.sharing.answers import WeightFacts
 from xpulab.sharing.sources import BlockRows, bounds_by_stored, bounds_of
+from xpulab.tables import refuse_rounded
 
 __all__ = ["ScannedColumn", "beside", "bounds_in"]
 
@@ -62,13 +63,21 @@ class ScannedColumn(ShardedArray):
 
     def labels(self, found: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Return the distinct numbers that engines have found in the dtype of the column; None if they were rounded."""
-        if len(found) and np.abs(found).max() >= 2.0 ** (np.finfo(found.dtype).nmant + 1):
-            return None
-        return found.astype(self.scan.numeric_dtypes[0])
+        return None if self.rounds(found) else found.astype(self.scan.numeric_dtypes[0])
+
+    def rounds(self, labels: npt.NDArray[Any]) -> bool:
+        """Return whether the engines may have rounded labels of this size."""
+        return len(labels) > 0 and bool(np.abs(labels).max() >= 2.0 ** (np.finfo(self.dtype).nmant + 1))
+
+    def require_exact(self, found: npt.NDArray[Any], column: int = 0) -> None:
+        """Raise ValueError if these are labels that float64 may have rounded: whole numbers beyond 2**53."""
+        refuse_rounded(self.scan.described[column], found)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Any:
         """Read the numbers into this process."""
-        return self.gather().astype(dtype or self.dtype, copy=False)
+        found = self.gather()
+        own = self.dtype if found.dtype.kind == "f" else found.dtype  # float64 would round whole numbers
+        return found.astype(dtype or own, copy=False)
 
     def look(self) -> None:
         """Have the engines look for NaN and infinity now, and not when a task needs the numbers.

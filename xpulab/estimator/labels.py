@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_consistent_length
 from xpulab.checks import check_classification_targets, check_y, place_named
 from xpulab.data import ShardedArray
 from xpulab.deploy.ranks import Ranks
-from xpulab.estimator.columns import beside
+from xpulab.estimator.columns import ScannedColumn, beside
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.rows import checked_targets
 from xpulab.sharing.answers import Classes
@@ -49,6 +49,8 @@ class Labels:
         """Find the classes of labels that `checked_labels` has checked. Those of a handle stay on the engines."""
         if isinstance(y, ShardedArray):
             found: Classes = estimator._ask(cluster, "classes", "labels.classes", y, sample_weight=weights).results[0]
+            if not isinstance(y, ScannedColumn):  # which can be read again, with all digits
+                y.require_exact(found["classes"])
             labels = y.labels(found["classes"])
             if labels is None:
                 return cls.of(estimator, cluster, y.gather(), weights)

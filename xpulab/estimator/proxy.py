@@ -155,15 +155,15 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
             return held.checked
         rules = {**self._rules, **({} if reset else self._later_rules), **rules}
         rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **rules)
-        rows = rows if reset else self._as_fitted(rows)
+        rows = rows if reset else self._as_fitted(cluster, rows)
         if held is not None:
             held.checked = rows
         return rows
 
-    def _as_fitted(self, rows: Any) -> Any:
+    def _as_fitted(self, cluster: Ranks, rows: Any) -> Any:
         """Return checked rows in float64 if the fit was in float64: nothing is rounded before it is computed."""
         fitted = getattr(self, self._computes_as, None)
-        return in_float64(rows) if getattr(fitted, "dtype", None) == np.float64 != rows.dtype else rows
+        return in_float64(rows, cluster) if getattr(fitted, "dtype", None) == np.float64 else rows
 
     @contextlib.contextmanager
     def _sent_once(self, X: Any) -> Iterator[None]:
@@ -371,7 +371,7 @@ class TransformerProxy(Proxy):
         if n_given is None:
             X = self._checked(cluster, X, reset=False)
         else:
-            X = self._as_fitted(checked_unnamed(self, cluster, X, n_given, **self._rules))
+            X = self._as_fitted(cluster, checked_unnamed(self, cluster, X, n_given, **self._rules))
         n_columns = X.shape[1] if n_columns is None else n_columns
         kind = X.dtype if dtype is None else dtype
         result = Result(n_columns, kind, rows=True, as_sparse=as_sparse, nan=nan, described=described)

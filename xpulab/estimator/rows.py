@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from xpulab.checks import check_array, check_sample_weight, check_y, column_or_1d, place_named, validate_data
-from xpulab.csr import as_sent, is_sparse, require_dense
+from xpulab.csr import as_sent, require_dense
 from xpulab.data import ShardedArray, looked_at_later
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -105,11 +105,14 @@ def in_floats(X: Any) -> Any:
     return X if X.dtype in FLOATS else X.astype(np.float64)
 
 
-def in_float64(X: Any) -> Any:
-    """Return checked rows in float64; sparse rows on engines, and what these read from files, stay as they are."""
+def in_float64(X: Any, cluster: Ranks) -> Any:
+    """Return checked rows in float64, or as they are if not all devices have float64."""
+    if X.dtype == np.float64 or not all(fact.device.float64 for fact in cluster.facts):
+        return X
     if isinstance(X, ShardedArray):
-        return X if is_sparse(X) else X.cast(np.float64)
-    return X if scanned(X) is not None else X.astype(np.float64)
+        return X.cast(np.float64)
+    scan = scanned(X)
+    return X.astype(np.float64) if scan is None else scan.cast(np.float64)
 
 
 def checked_unnamed(estimator: BaseEstimator, cluster: Ranks, X: Any, n_columns: int, **rules: Any) -> Any:
@@ -218,7 +221,7 @@ def checked_targets(
     Returns
     -------
     numpy.ndarray or ShardedArray
-        A `ShardedArray` stays one, in X's dtype.
+        A `ShardedArray` stays one, in X's dtype, or as it is if it has labels, which float32 rounds beyond 2**24.
 
     Raises
     ------
@@ -250,7 +253,7 @@ def checked_targets(
             )
         if y.ndim == 2 and not multi_output:
             raise ValueError(f"y should be a 1d array, got a ShardedArray of shape {y.shape} instead.")
-        return y.cast(X.dtype)
+        return y if labels else y.cast(X.dtype)
     with place_named(y):
         column = y if multi_output else column_or_1d(y, warn=True)
         y = check_array(column, ensure_2d=False, dtype=X.dtype, input_name="y", estimator=estimator)

@@ -54,7 +54,10 @@ class ScoredHere:
             return _by_blocks(self, X, y, sample_weight)
         predicted = self.predict(X)
         if isinstance(y, ShardedColumn):
-            y = y.labels(y.gather())
+            found = y.gather()
+            if is_classifier(self):
+                y.require_exact(found)
+            y = y.labels(found)
         with ONE_AT_A_TIME:
             return float(
                 (accuracy_score if is_classifier(self) else r2_score)(y, predicted, sample_weight=sample_weight)

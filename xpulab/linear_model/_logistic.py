@@ -22,6 +22,7 @@ from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.callbacks import Callbacks
+from xpulab.estimator.columns import ScannedColumn
 from xpulab.estimator.labels import Labels, checked_labels, places_of
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.resumable import FitInput, ResumableFit
@@ -439,6 +440,8 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         rows: Any = self._checked(cluster, X, reset=False)
         y = checked_labels(self, cluster, y, rows)
         known = None
+        if isinstance(y, ScannedColumn) and self.classes_.dtype.kind in "iuf" and y.rounds(self.classes_):
+            y = y.gather()
         if isinstance(y, ShardedArray):
             known = y.code(self.classes_)
         else:

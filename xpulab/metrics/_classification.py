@@ -64,6 +64,8 @@ def accuracy_score(
         equal, weight = counts[labels == others].sum(), counts.sum()
     else:
         found = sums("accuracy_score", "metrics.agreeing", truth.column, predicted.column, weights)
+        for each, largest in zip((truth, predicted), found["largest"], strict=True):
+            each.decode(np.array([largest]))  # an error if it is a label that float64 may have rounded
         equal, weight = found["equal"], found["weight"]
     if normalize:
         return float(equal / weight) if weight else 0.0

@@ -267,6 +267,7 @@ def _clusters_of(function: str, labels: Any, drawn: np.ndarray | None = None) ->
         send = None if drawn is None else lambda outgoing: {"chosen": outgoing.send(drawn)}
         with Call(Functions("metrics"), function, labels, current_ranks()) as call:
             classes = call.ask("labels.classes", send_more=send).results[0]["classes"]
+        labels.require_exact(classes)
         k, found = len(classes), {"y": labels, "classes": classes, "send_more": send}
     else:
         encoder = LabelEncoder()

@@ -120,7 +120,7 @@ def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
         decode = y.labels if isinstance(y, ShardedColumn) else _whole
         if isinstance(y, ScannedColumn):
             decode = functools.partial(_as_scanned, y)
-        return Labels(checked_column(y, name, strings), decode, strings, strings)
+        return Labels(checked_column(y, name, strings), functools.partial(_exact, y, decode), strings, strings)
     with place_named(y):
         kind = type_of_target(y, input_name=name)
     if kind not in ("binary", "multiclass") and (discrete or kind != "continuous"):
@@ -138,6 +138,11 @@ def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
 def _rounded(labels: npt.NDArray[Any]) -> bool:
     """Return whether some of the labels are integers that float64 may round."""
     return labels.dtype.kind in "iu" and len(labels) > 0 and max(-int(labels.min()), int(labels.max())) > 2**53
+
+
+def _exact(y: ShardedArray, decode: Callable[..., Any], found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    y.require_exact(found)
+    return np.asarray(decode(found))
 
 
 def _as_scanned(y: ScannedColumn, found: npt.NDArray[Any]) -> npt.NDArray[Any]:

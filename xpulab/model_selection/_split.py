@@ -71,8 +71,12 @@ def train_test_split(
     _require_room(arrays, test_size, train_size)
     # For a handle or scan, scikit-learn splits the indices of the rows.
     stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray | Scan) else array for array in arrays]
-    if isinstance(stratify, ShardedArray | Scan):
-        stratify = np.ravel(stratify.gather() if isinstance(stratify, ShardedArray) else stratify.read())
+    if isinstance(stratify, ShardedArray):
+        found = np.ravel(stratify.gather())
+        stratify.require_exact(found)
+        stratify = found
+    elif isinstance(stratify, Scan):
+        stratify = np.ravel(stratify.read())
     split = sklearn.model_selection.train_test_split(
         *stand_ins,
         test_size=test_size,

@@ -194,7 +194,8 @@ class KNeighborsClassifier(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighb
             y.require_finite("y")
             y.require_numbers("y")
             found: Categories = self._ask(cluster, "classes", "encoding.categories", y).results[0]
-            for values in found["values"]:
+            for number, values in enumerate(found["values"]):
+                y.require_exact(values, number)
                 check_classification_targets(np.repeat(values, 3))  # three of each, so that there are not too many
             self._y, self.classes_ = y, found["values"] if self.outputs_2d_ else found["values"][0]
             return

@@ -20,7 +20,7 @@ from xpulab.estimator.sending import Result
 from xpulab.scanning import Scan
 from xpulab.sharing.answers import Encoded
 from xpulab.sources.coded import codes_of, labels_of
-from xpulab.tables import coded, columns_of_rows
+from xpulab.tables import coded, columns_of_rows, refuse_rounded
 
 __all__ = ["LabelEncoder"]
 
@@ -114,6 +114,8 @@ class LabelEncoder(sklearn.preprocessing.LabelEncoder):
                 return super().transform(y)
         cluster = current_ranks()
         column = _column(cluster, y)
+        if self.classes_.dtype.kind in "iu":
+            refuse_rounded(columns_of_rows(column, 1)[0], self.classes_.astype(np.float64))
         result = Result(None, y.dtype if isinstance(y, ShardedArray) else np.int64, rows=True, nan=False)
         with Call(Functions("preprocessing"), "LabelEncoder.transform", column, cluster) as call:
             answer = call.ask(
@@ -154,6 +156,7 @@ def _column(cluster: Ranks, y: ShardedArray | Scan) -> Any:
 def _labels(y: ShardedArray | Scan, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the labels for which numbers stand, in the dtype of their column."""
     column = columns_of_rows(y, 1)[0]
+    refuse_rounded(column, numbers)
     if column.categories is None and column.numeric is not None:
         return numbers.astype(column.numeric)
     return labels_of(column, numbers)

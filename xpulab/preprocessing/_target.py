@@ -139,7 +139,7 @@ class TargetEncoder(CategoriesProxy, sklearn.preprocessing.TargetEncoder):
         ndarray or ShardedArray of shape (n_samples, n_features) or (n_samples, n_features * n_classes)
             A `ShardedArray` if X is one; its rows stay on the engines. Errors are those of `fit`.
         """
-        labels = _here(y)
+        labels = _here(y, self.target_type)
         numbers = self._read_targets(X, labels)
         folds = _Folds(**self.get_params(deep=False)).of(self, labels, numbers, params)
         X = coded(X, current_ranks())  # strings are looked for once, not in each pass
@@ -184,7 +184,7 @@ class TargetEncoder(CategoriesProxy, sklearn.preprocessing.TargetEncoder):
 
     def _read_targets(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
         """Set what follows from the targets, and return them as numbers (n_samples, 1 or n_classes)."""
-        y = _here(y)
+        y = _here(y, self.target_type)
         n = X.shape[0] if hasattr(X, "shape") else len(X)
         check_consistent_length(np.empty((n, 0)), y)
         kind = self.target_type
@@ -313,10 +313,13 @@ class _Folds(sklearn.preprocessing.TargetEncoder):
         self.means.append(np.atleast_1d(others[1]))
 
 
-def _here(y: Any) -> Any:
-    """Return targets in this process."""
+def _here(y: Any, kind: str) -> Any:
+    """Return targets of a kind in this process."""
     if isinstance(y, ShardedArray):
-        return y.labels(y.gather())
+        found = y.gather()
+        if kind != "continuous":
+            y.require_exact(found)
+        return y.labels(found)
     return y.read() if isinstance(y, Scan) else y
 
 

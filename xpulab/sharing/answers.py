@@ -383,7 +383,7 @@ class Batches(OwnRows):
 
 
 class Agreement(OwnRows):
-    """Of "metrics.agreeing" and "LogisticRegression.score": the weight of rows with equal labels, and of all rows."""
+    """Of "LogisticRegression.score": the weight of rows with equal labels, and of all rows."""
 
     equal: float
     weight: float

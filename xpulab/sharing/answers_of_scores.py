@@ -6,9 +6,10 @@ from typing import Any, TypedDict
 
 import numpy.typing as npt
 
-from xpulab.sharing.answers import OwnRows
+from xpulab.sharing.answers import Agreement, OwnRows
 
 __all__ = [
+    "Agreeing",
     "Areas",
     "Contingency",
     "DistinctLabels",
@@ -21,6 +22,12 @@ __all__ = [
 ]
 
 _Array = npt.NDArray[Any]
+
+
+class Agreeing(Agreement):
+    """Of "metrics.agreeing": `largest` are the largest magnitudes of the true labels and of the predicted ones."""
+
+    largest: _Array
 
 
 class DistinctLabels(OwnRows):

@@ -40,6 +40,11 @@ class Column:
     numeric: np.dtype[Any] | None
     categories: tuple[str, ...] | None = field(default=None, compare=False)
 
+    def may_be_rounded(self, numbers: npt.NDArray[Any]) -> bool:
+        """Return whether some numbers of this column, as floats, may be rounded: whole numbers of more than 53 bits."""
+        wide = self.categories is None and self.numeric in (np.int64, np.uint64)
+        return wide and len(numbers) > 0 and bool(np.abs(numbers).max() >= 2.0**53)
+
 
 def columns_of_array(dtype: np.dtype[Any], n_columns: int) -> list[Column]:
     """Return the columns of an array, which have no names."""

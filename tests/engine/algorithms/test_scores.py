@@ -33,7 +33,8 @@ def test_errors_of_a_regression(task: Task, given: Callable[..., Data]) -> None:
 def test_labels_that_agree(task: Task, given: Callable[..., Data]) -> None:
     data = given(TRUTH, WEIGHTS, GUESS)
     np.testing.assert_array_equal(tables.distinct(task, data.rows), [0, 1, 2, 3])
-    equal, weight = sums.agreeing(task, data)
+    equal, weight, largest = sums.agreeing(task, data)
+    np.testing.assert_array_equal(largest, [3, 3])
     assert equal / weight == pytest.approx(sklearn.metrics.accuracy_score(TRUTH, GUESS, sample_weight=WEIGHTS))
 
 

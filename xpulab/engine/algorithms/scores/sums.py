@@ -12,8 +12,7 @@ from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.row_passes import consecutive
 from xpulab.kernels.streamed import on_cpu
-from xpulab.sharing.answers import Agreement
-from xpulab.sharing.answers_of_scores import Losses, LossesOfColumns, ProbabilityLoss, ProbabilityLosses
+from xpulab.sharing.answers_of_scores import Agreeing, Losses, LossesOfColumns, ProbabilityLoss, ProbabilityLosses
 from xpulab.sharing.sources import SharedArray, Source
 
 __all__ = ["agreeing", "losses", "pairs_of", "places", "probability_losses", "regression_sums"]
@@ -113,13 +112,17 @@ def losses(task: Task, data: Data, loss: str, parameter: float = 0.0, instead: n
     return {"weight": weight, "total": total, "lowest": -truth_end, "lowest_guess": -guess_end, "largest": largest}
 
 
-def agreeing(task: Task, data: Data) -> tuple[float, float]:
-    """Sum of the weights of rows that equal their targets in all columns, and of all rows."""
-    sums = np.zeros(2)
+def agreeing(task: Task, data: Data) -> tuple[float, float, np.ndarray]:
+    """Sum the weights of rows that equal their targets in all columns, and of all rows.
+
+    The third result has the largest magnitude of the rows, and that of the targets.
+    """
+    sums, largest = np.zeros(2), np.zeros(2)
     for truth, predicted, weights in pairs_of(data):
         sums += weights[(truth == predicted).all(axis=1)].sum(), weights.sum()
+        largest = np.maximum(largest, [np.abs(each).max(initial=0.0) for each in (truth, predicted)])
     equal, every = task.comm.allreduce(sums)
-    return float(equal), float(every)
+    return float(equal), float(every), task.comm.allreduce(largest, np.maximum)
 
 
 def probability_losses(task: Task, data: Data, labels: np.ndarray, classes: np.ndarray) -> ProbabilityLosses:
@@ -170,10 +173,10 @@ def _regression(
 
 
 @task("metrics.agreeing")
-def _agreeing(task: Task, source: Source, weights: SharedArray | PassedRows | None, targets: Source) -> Agreement:
+def _agreeing(task: Task, source: Source, weights: SharedArray | PassedRows | None, targets: Source) -> Agreeing:
     data = Data(task, source, weights, targets)
-    equal, every = agreeing(task, data)
-    return {"rows": data.n_own, "equal": equal, "weight": every}
+    equal, every, largest = agreeing(task, data)
+    return {"rows": data.n_own, "equal": equal, "weight": every, "largest": largest}
 
 
 @task("metrics.probabilities")

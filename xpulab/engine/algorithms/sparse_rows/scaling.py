@@ -15,7 +15,7 @@ from xpulab.kernels.kmeans.sparse_gather import on_cpu
 from xpulab.kernels.kmeans.sparse_rows import SparseRows, with_values
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.scaling import pieces_on_cpu
-from xpulab.sharing.answers import Frequencies, StoredRows
+from xpulab.sharing.answers import Frequencies, OwnRows, StoredRows
 from xpulab.sharing.sources import Handle, Source
 
 __all__ = ["as_stored", "keep_stored", "scaled"]
@@ -110,6 +110,17 @@ def _scale_stored(
     rows = as_stored(whole_rows(task, source))
     stored = keep_stored(task, replace(scaled(rows, logarithm, factor, clip, norm), sample_weight=None), kept)
     return {"rows": rows.n_samples, "stored": stored}
+
+
+@task("cast_stored")
+def _cast_stored(task: Task, source: Source, kept: Handle) -> OwnRows:
+    """Keep the rows of a handle with stored values of another dtype under a new handle."""
+    rows = rows_of(task, source)
+    assert isinstance(rows, SparseRows)
+    data, columns, starts = on_cpu(rows)
+    made = data.astype(kept.description.dtype)
+    keep_rows(task, SparseRows.upload(task.device, made, columns, starts, rows.n_features), kept)
+    return {"rows": rows.n_samples}
 
 
 @task("frequencies")
