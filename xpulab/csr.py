@@ -158,8 +158,9 @@ class ShardedCSR(ShardedArray):
         """Return these rows with stored values of another dtype, to which the engines copy them."""
         if self.dtype == dtype:
             return self
-        about: dict[str, Any] = {"nan": self.nan, "stored": self.stored}
-        made: ShardedArray = self.cluster.made_handle(self.shape, dtype, self.bounds, self.columns, **about)
+        made: ShardedArray = self.cluster.made_handle(
+            self.shape, dtype, self.bounds, self.columns, nan=self.nan, stored=self.stored
+        )
         self.cluster.call("cast_stored", {"source": self.source(self.cluster), "kept": made.handle})
         return made
 
