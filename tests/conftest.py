@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib.util
 import os
 import runpy
@@ -48,8 +49,11 @@ leave_reports_out()
 # No test uses results of earlier tuning on this machine, or tunes in its middle. The tests of tuning turn it on.
 os.environ["XPULAB_TUNE"] = "0"
 
-# With several workers (`-n 3`), each worker has clusters that the others do not see, as if another user ran it.
+# With several workers (`-n 3`), each worker has clusters that the others do not see, as if another user ran it. Its
+# ranks share the cores with those of the others.
 if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("I_MPI_THREAD_YIELD", "3")
+    os.environ.setdefault("I_MPI_THREAD_SLEEP", "50")
     _folder = tempfile.TemporaryDirectory(prefix="xpulab-tests-")
     os.environ["XPULAB_RUNTIME_DIR"] = _folder.name
 
@@ -132,12 +136,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FoldersStayT
 
 
 def pytest_collection_finish() -> None:
-    """Give each of several workers one thread for OpenMP and BLAS, whose libraries the tests have loaded.
+    """Give each of several workers one thread for OpenMP and BLAS, and leave the tests themselves to no collection.
 
-    Two threads would wait for each other at full speed beside the engines, which took a ninth of all processor time.
+    Two threads of the libraries that the tests have loaded would wait for each other at full speed beside the engines,
+    which took a ninth of all processor time. The collector of garbage, which took a tenth of a worker's, would look at
+    each of ten thousand tests again and again.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         threadpool_limits(1)
+    gc.collect()
+    gc.freeze()
 
 
 def _failing_at_interrupts() -> Generator[None, Any, Any]:

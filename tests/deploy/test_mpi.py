@@ -66,8 +66,11 @@ def test_other_mpis_are_refused_on_several_nodes_of_a_job(mpi: str, monkeypatch:
         )
 
 
-def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() -> None:
-    command = intel.command([RanksOfHost(HERE, 3)])
+def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface(
+    environment: Callable[..., None],
+) -> None:
+    environment(I_MPI_THREAD_YIELD=None)
+    command = intel.command([RanksOfHost(HERE, 1)])
     assert command.words == (str(oneapi.mpiexec()), "-iface", "lo", "-hosts", "localhost")
     assert command.environment == {
         "I_MPI_PIN": "0",
@@ -79,7 +82,18 @@ def test_intel_mpi_on_this_host_uses_shared_memory_and_the_loopback_interface() 
     }
 
 
-def test_intel_mpi_on_several_hosts_starts_by_ssh_and_connects_by_tcp() -> None:
+def test_ranks_of_intel_mpi_sleep_while_they_wait_if_they_share_cores_unless_the_user_has_chosen(
+    environment: Callable[..., None],
+) -> None:
+    shared = [RanksOfHost(HERE, len(os.sched_getaffinity(0)) + 1)]
+    environment(I_MPI_THREAD_YIELD=None)
+    assert intel.command(shared).environment["I_MPI_THREAD_YIELD"] == "3"
+    environment(I_MPI_THREAD_YIELD="2")
+    assert "I_MPI_THREAD_YIELD" not in intel.command(shared).environment
+
+
+def test_intel_mpi_on_several_hosts_starts_by_ssh_and_connects_by_tcp(environment: Callable[..., None]) -> None:
+    environment(I_MPI_THREAD_YIELD=None)
     command = intel.command(
         [RanksOfHost("10.0.0.1", 2), RanksOfHost("node2", 1)], "eth1", "/a b/config", ["-genv", "A", "1"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -44,10 +45,15 @@ _VERSION = re.compile(r"Intel\(R\) MPI Library.* Version (\d+)\.(\d+)")
 #: machine without a Level Zero GPU. xpulab copies messages from devices through host memory, so it does not need this
 #: option. CMA has the kernel copy from another process: with it, messages that do not block take up to twice as long as
 #: those that do; without it both take as long as those that block.
-#: With I_MPI_THREAD_YIELD=2 a rank that waits in a blocking call lets others use its core, if there are any: 51 tests
-#: on three ranks, which share two cores with other programs, take 25 s instead of 54 to 100. Where each rank has a
-#: core, an Allreduce of 8 bytes to 4 MiB takes as long with it as without it.
-_ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0", "I_MPI_THREAD_YIELD": "2"}
+_ALWAYS = {"I_MPI_PIN": "0", "I_MPI_OFFLOAD": "0", "I_MPI_SHM_CMA": "0"}
+
+#: How a rank that waits in a blocking call lets others use its core. 2: it looks again as soon as no other process
+#: wants the core; where each rank has a core, an Allreduce of 8 bytes to 4 MiB takes as long as with a rank that never
+#: yields. 3: it sleeps for so many microseconds; an Allreduce of 4 MiB then takes up to twice as long, but 140 tests
+#: on three ranks, which share two cores with other programs, take 49 s instead of 82, and 44 s of processor time
+#: instead of 57.
+_WITH_OWN_CORES = {"I_MPI_THREAD_YIELD": "2"}
+_ON_SHARED_CORES = {"I_MPI_THREAD_YIELD": "3", "I_MPI_THREAD_SLEEP": "50"}
 
 #: Without "fork", mpiexec calls srun or pbsdsh in a batch job, even for this host.
 _HERE = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
@@ -89,7 +95,15 @@ def command(
         places = ["-ppn", "1", "-hosts", ",".join(names)]
         environment = {**_HOSTS, **(_by(*starter) if starter else _by_ssh(ssh_config))}
     words = (str(oneapi.mpiexec()), "-iface", interface, *places, *extra)
-    return Command(words, {**_ALWAYS, **environment})
+    return Command(words, {**_ALWAYS, **_yielding(ranks), **environment})
+
+
+def _yielding(ranks: Sequence[RanksOfHost]) -> dict[str, str]:
+    """Return the variables with which waiting ranks let others use their cores, unless the user has set them."""
+    if "I_MPI_THREAD_YIELD" in os.environ:
+        return {}
+    shared = any(each.host == HERE and each.n > len(os.sched_getaffinity(0)) for each in ranks)
+    return _ON_SHARED_CORES if shared else _WITH_OWN_CORES
 
 
 def _by_ssh(config: str | None) -> dict[str, str]:
