@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from mpi4py import MPI
 
 from xpulab.engine.hosts.helper import Helper
-from xpulab.engine.users_mpi import pkl5, windows  # noqa: F401 -- a user's code finds their classes in mpi4py
+from xpulab.engine.users_mpi import files, pkl5, windows  # noqa: F401 -- a user's code finds their classes in mpi4py
 from xpulab.engine.users_mpi.interruptible import WORLD, Intracomm
 
 __all__ = ["Communicators", "told_by_rank_0"]

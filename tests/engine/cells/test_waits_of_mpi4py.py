@@ -1,7 +1,8 @@
-"""The waits of intercommunicators, pkl5 and windows end with another rank's exception, and have mpi4py's values."""
+"""The waits of intercommunicators, pkl5, windows and files end with an exception elsewhere, with mpi4py's values."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,15 +88,31 @@ WAITS = [
     "MPI.Win.Create(long, comm=comm)",
     "MPI.Win.Allocate_shared(8, comm=comm)",
     "sync.Mutex(comm=comm)",
+    "file.Write_all(long)",
+    "file.Read_at_all(0, long)",
+    "file.Write_ordered(long)",
+    "file.Read_all_begin(long)",
+    "file.Iwrite_at_all(0, long).Wait()",
+    "file.Set_view(8, MPI.DOUBLE)",
+    "file.Set_size(8)",
+    "file.Seek_shared(0)",
+    "file.Sync()",
+    "file.Close()",
+    "MPI.File.Open(comm, path)",
 ]
 
 
+def _with_file(folder: Path) -> str:
+    opened = "file = MPI.File.Open(comm, path, MPI.MODE_RDWR | MPI.MODE_CREATE)"
+    return f"{SETUP}path = {str(folder / 'rows')!r}\n{opened}\n"
+
+
 @pytest.mark.parametrize("waiting", WAITS)
-def test_another_ranks_exception_ends_the_wait(pair: xpulab.XPUCluster, waiting: str) -> None:
+def test_another_ranks_exception_ends_the_wait(pair: xpulab.XPUCluster, waiting: str, tmp_path: Path) -> None:
     raises = "win.Lock(1)\n    comm.Barrier()\n    1 / 0" if ".Lock" in waiting else "1 / 0"
     before = "comm.Barrier()\n" if ".Lock" in waiting else ""
     with pytest.raises(EngineError, match="1 of 2 engines raised ZeroDivisionError"):
-        run_cell(pair, f"{SETUP}if rank:\n    {raises}\n{before}{waiting}\ncomm.Barrier()")
+        run_cell(pair, f"{_with_file(tmp_path)}if rank:\n    {raises}\n{before}{waiting}\ncomm.Barrier()")
 
 
 OF_TWO_GROUPS = [
@@ -190,12 +207,42 @@ def test_windows_work_as_mpi4pys(pair: xpulab.XPUCluster) -> None:
     assert second == [10.0, 20.0, 22.0, 20.0, True, [0, 1]]
 
 
-@pytest.mark.parametrize("waiting", ["inter.recv(source=0)", "packing.recv(source=1)", "win.Fence()"])
-def test_a_functions_world_is_as_a_cells(pair: xpulab.XPUCluster, waiting: str) -> None:
+FILES = """
+mine, read, found = np.arange(3.0) + 10 * rank, np.zeros(3), []
+def moved(call):
+    read[:] = 0
+    call()
+    found.append(read.tolist())
+file.Set_size(0)
+file.Set_view(24 * rank, MPI.DOUBLE)
+file.Write_all(mine)
+file.Sync()
+file.Set_view(0, MPI.DOUBLE)
+moved(lambda: file.Read_at_all(3 * other, read))
+moved(lambda: file.Iread_at_all(3 * rank, read).Wait())
+moved(lambda: (file.Read_at_all_begin(3 * other, read), file.Read_at_all_end(read)))
+file.Seek_shared(0)
+moved(lambda: file.Read_ordered(read))
+found += [file.Get_size(), isinstance(file, MPI.File)]
+file.Close()
+found.append(file == MPI.FILE_NULL)
+"""
+
+
+def test_files_work_as_mpi4pys(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    run_cell(pair, _with_file(tmp_path) + FILES, out=["found"])
+    first, second = pair.last_output.values["found"]
+    of_0, of_1 = [0.0, 1.0, 2.0], [10.0, 11.0, 12.0]
+    assert first == [of_1, of_0, of_1, of_0, 48, True, True]
+    assert second == [of_0, of_1, of_0, of_1, 48, True, True]
+
+
+@pytest.mark.parametrize("waiting", ["inter.recv(source=0)", "packing.recv(source=1)", "win.Fence()", "file.Close()"])
+def test_a_functions_world_is_as_a_cells(pair: xpulab.XPUCluster, waiting: str, tmp_path: Path) -> None:
     def function(here: Any, source: str) -> None:
         from mpi4py import MPI
 
         exec(source, {"rank": here.rank, "comm": MPI.COMM_WORLD})
 
     with pytest.raises(EngineError, match="1 of 2 engines raised ZeroDivisionError"):
-        pair.run(function, f"{SETUP}1 / 0 if rank else {waiting}")
+        pair.run(function, f"{_with_file(tmp_path)}1 / 0 if rank else {waiting}")
