@@ -127,8 +127,12 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
     message = json.dumps({"folder": str(mine), "remove": True}) + "\n"
     words = program("xpulab.deploy.remote.agent")
     try:
-        subprocess.run(words, input=message, text=True, check=True, timeout=60)
-        assert engines[0].wait(10) == -signal.SIGKILL
+        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as agent:
+            assert agent.stdin is not None
+            agent.stdin.write(message)
+            agent.stdin.close()
+            assert engines[0].wait(60) == -signal.SIGKILL  # the agent waits for its end, for which this process waits
+        assert agent.returncode == 0
         assert engines[1].poll() is None
         assert not mine.exists()
         assert other.exists()
