@@ -256,3 +256,11 @@ def test_an_mpiexec_that_was_killed_says_nothing_of_ranks(
         mpiexec.wait()
         assert processes.mpiexec_was_killed() is killed
     assert processes._ends_of_ranks() == ("" if killed else "rank 1 exited with status 3")
+
+
+def test_logs_that_another_thread_removes_are_left_out(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
+    """A thread that waited for lost engines reads them while another one starts new engines."""
+    processes, _ = relayed
+    logged(processes, "the last words")
+    (processes.folder / "log" / "rank-0.log").symlink_to("removed")
+    assert processes.logs() == "--- mpiexec\nthe last words"

@@ -262,10 +262,11 @@ class Processes:
         if not self.folder.exists():
             return self._last_words
         parts = []
-        for path in sorted((self.folder / "log").glob("*.log")):
-            last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
-            if last or not path.name.startswith("rank-"):
-                parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
+        with contextlib.suppress(FileNotFoundError):  # another thread has just stopped them, and removes the folder
+            for path in sorted((self.folder / "log").glob("*.log")):
+                last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
+                if last or not path.name.startswith("rank-"):
+                    parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
         return "\n".join(parts)
 
     def leave(self) -> None:
