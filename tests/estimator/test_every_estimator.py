@@ -40,7 +40,7 @@ of_each = pytest.mark.parametrize("kind", list(filter(theirs_of, exported())), i
 
 
 def made(kind: Any) -> Any:
-    return with_known(kind, random_state=0, n_clusters=2, n_quantiles=10)
+    return with_known(kind, random_state=0, n_clusters=2, n_quantiles=10, alphas=[0.1, 1.0])
 
 
 def targets(kind: Any) -> tuple[Any, ...]:

@@ -200,7 +200,7 @@ def assert_equal_forests(ours: Any, expected: Any) -> None:
         assert ours.oob_score_ == (expected.oob_score_ if votes else pytest.approx(expected.oob_score_, rel=1e-12))
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(4)
 @pytest.mark.parametrize(
     ("class_weight", "weighted"),
     [
