@@ -19,8 +19,8 @@ from xpulab.sharing import hangs
 from xpulab.sharing.board import Board
 from xpulab.sharing.hangs import Hangs
 
-SOON = 0.4  # in place of the seconds after which a line tells of a wait
-CHANCE = 0.4  # in place of the further seconds after which waiting ranks raise an error
+SOON = 0.5  # in place of the seconds after which a line tells of a wait
+CHANCE = 0.5  # in place of the further seconds after which waiting ranks of a cell raise an error
 LOOK = 0.1  # in place of the seconds between two looks of an engine at where its code is
 
 
@@ -208,7 +208,7 @@ def ran(n: int, script: Path) -> subprocess.CompletedProcess[str]:
         pytest.fail(f"the script did not end within 100 s; it printed {expired.stdout!r} and {expired.stderr!r}")
 
 
-QUICKLY = f"from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = {SOON}, {CHANCE}\n"
+QUICKLY = f"from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = {SOON}, 1.0\n"
 QUICKLY += "from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
 
 
