@@ -114,10 +114,13 @@ def test_a_users_code_gets_ten_times_as_long_to_stand_still() -> None:
 @pytest.mark.slow
 def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
     computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    sleeps = "import time; print('sleeps', flush=True); time.sleep(60)"
+    sleeping = subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE, text=True)
     try:
+        assert sleeping.stdout is not None
+        assert sleeping.stdout.readline() == "sleeps\n"
         signs = Signs([computing.pid, sleeping.pid, 2**22 - 1], 1.0)
-        time.sleep(0.5)  # both have started
+        time.sleep(0.5)
         beats = np.zeros(3)
         first = signs(beats)
         time.sleep(0.5)
@@ -127,7 +130,7 @@ def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
     finally:
         for process in (computing, sleeping):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @pytest.mark.slow
