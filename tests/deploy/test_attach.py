@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import pickle
 import re
@@ -42,7 +43,7 @@ X = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
 """
 X = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
 FITS = "from xpulab.cluster import KMeans\n"  # takes longer to import than all the rest
-LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 100, "n_init": 4, "init": "random"}
+LONG = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 50, "n_init": 2, "init": "random"}
 
 
 def notebook(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -60,6 +61,33 @@ def says(process: subprocess.Popen[str]) -> str:
 def ends(process: subprocess.Popen[str]) -> int:
     process.communicate(timeout=60)
     return process.returncode
+
+
+@pytest.fixture(scope="module")
+def colleagues() -> Iterator[list[subprocess.Popen[str]]]:
+    """The processes of `colleague`, of which the last one may run."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def colleague(colleagues: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    """Another process of this user, in which a test runs code with `asked`. A test may kill it."""
+    if not colleagues or colleagues[-1].poll() is not None:
+        colleagues.append(notebook(f"{FITS}import json\nfor line in sys.stdin: exec(json.loads(line), globals())"))
+    asked(colleagues[-1], "print('ready', flush=True)")
+    while (said := says(colleagues[-1])) != "ready":  # a test that has failed has not read all
+        assert said
+    return colleagues[-1]
+
+
+def asked(process: subprocess.Popen[str], code: str) -> None:
+    """Have the process of a colleague run code. It does so after the code that it runs now."""
+    assert process.stdin is not None
+    process.stdin.write(f"{json.dumps(code)}\n")
+    process.stdin.flush()
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -262,17 +290,19 @@ def name_of(cluster: xpulab.XPUCluster) -> str:
     return cluster.engines.processes.record.name
 
 
-def test_a_second_notebook_uses_the_cluster_of_the_first(ours: xpulab.XPUCluster) -> None:
+def test_a_second_notebook_uses_the_cluster_of_the_first(
+    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str]
+) -> None:
     rows = ours.scatter(X, name="shared")
     code = (
-        f"{FITS}with xpulab.XPUCluster.attach(sys.argv[1]) as c:\n"
+        f"with xpulab.XPUCluster.attach({name_of(ours)!r}) as c:\n"
         "    km = KMeans(9, random_state=0).fit(c.handles()['shared'])\n"
         "    c.scatter(X[:9], name='theirs'); c.scatter(X[:9])\n"
-        "    print(km.inertia_, c.status().lives, flush=True)"
+        "    lives = c.status().lives\n"
+        "print(km.inertia_, lives, flush=True)"
     )
-    other = notebook(code, name_of(ours))
-    inertia, lives = says(other).split(" ", 1)
-    assert ends(other) == 0
+    asked(colleague, code)
+    inertia, lives = says(colleague).split(" ", 1)
     assert lives == f"ends with process {os.getpid()}"
     assert float(inertia) == pytest.approx(KMeans(9, random_state=0).fit(rows).inertia_, rel=1e-6)
     assert "theirs" in ours.handles()
@@ -316,10 +346,10 @@ def test_the_report_of_a_first_call_names_the_notebook_that_it_waits_for(
 
 
 def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_the_wait(
-    ours: xpulab.XPUCluster, tmp_path: Path
+    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     code = (
-        "c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        f"c = xpulab.XPUCluster.attach({name_of(ours)!r})\n"
         "def busy(task):\n"
         "    import os, time\n"
         f"    while not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.02)\n"
@@ -327,10 +357,10 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
         "print(c.run(busy), flush=True)"
     )
     before = KMeans(5, random_state=0).fit(X)
-    other = notebook(code, name_of(ours))
-    until(lambda: (ours.engines.board.ranks["client"] == other.pid).all())  # type: ignore[union-attr]
+    asked(colleague, code)
+    until(lambda: (ours.engines.board.ranks["client"] == colleague.pid).all())  # type: ignore[union-attr]
     messages: list[str] = []
-    waiting = f"waiting for run of process {other.pid}"
+    waiting = f"waiting for run of process {colleague.pid}"
 
     class View:
         def update(self, report: Any) -> None:
@@ -349,31 +379,61 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
     try:
         with pytest.raises(KeyboardInterrupt):
             km.fit(X)
-        assert other.poll() is None  # the other process still computes
+        assert not (tmp_path / "told").exists()  # the other process still computes
         ours.handles()
     finally:
         (tmp_path / "told").touch()
         unsubscribe()
     assert any(message.startswith(f"xpulab: handles  {waiting}  ") for message in messages)
-    assert says(other) == "[[0, 1], [0, 1]]"
-    assert ends(other) == 0
+    assert says(colleague) == "[[0, 1], [0, 1]]"
     np.testing.assert_array_equal(KMeans(5, random_state=0).fit(X).labels_, before.labels_)
     until(lambda: not (ours.engines.board._head["cancelled"] != 0).any())  # type: ignore[union-attr]
 
 
-def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xpulab.XPUCluster) -> None:
+def test_an_interrupt_elsewhere_does_not_end_what_runs_here(
+    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str]
+) -> None:
     code = (
-        f"{FITS}c = xpulab.XPUCluster.attach(sys.argv[1])\n"
+        f"c = xpulab.XPUCluster.attach({name_of(ours)!r})\n"
+        "try:\n    print('calls', flush=True); KMeans(5, random_state=0).fit(X)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)"
+    )
+    once = {**LONG, "n_init": 1, "max_iter": 100}
+    right = KMeans(**once).fit(X)
+
+    def disturb() -> None:
+        until(lambda: ours.engines.board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+        asked(colleague, code)
+        assert says(colleague) == "calls"
+        time.sleep(0.5)
+        colleague.send_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    ours.run(strike, pause=0.02)
+    found = KMeans(**once).fit(X)
+    ours.run(meetings)
+    thread.join()
+    assert says(colleague) == "interrupted"
+    np.testing.assert_array_equal(found.labels_, right.labels_)
+    assert found.n_iter_ == right.n_iter_
+
+
+def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(
+    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str]
+) -> None:
+    code = (
+        f"c = xpulab.XPUCluster.attach({name_of(ours)!r})\n"
         "KMeans(60, random_state=0, tol=0, n_init=3_000, init='random').fit(X)"
     )
     assert ours.stop_call() == ""
     ours.run(strike, pause=0.02)  # the fit leaves the cores to the processes that this test starts
     try:
-        other = notebook(code, name_of(ours))
+        asked(colleague, code)
         ranks = ours.engines.board.ranks  # type: ignore[union-attr]
-        until(lambda: ranks[0]["client"] == other.pid and ranks[0]["iteration"] > 2)
-        other.kill()
-        ends(other)
+        until(lambda: ranks[0]["client"] == colleague.pid and ranks[0]["iteration"] > 2)
+        colleague.kill()
+        colleague.wait()
         messages: list[str] = []
 
         class View:
@@ -387,7 +447,7 @@ def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xp
         waiting.start()
         until(
             lambda: re.search(
-                rf"waiting for KMeans\.fit of process {other.pid}, which has ended, while its call goes on, \d+ s "
+                rf"waiting for KMeans\.fit of process {colleague.pid}, which has ended, while its call goes on, \d+ s "
                 r"by now( \(.*iteration \d+.*\))?; to end it, interrupt this call, and type: cluster\.stop_call\(\)",
                 "\n".join(messages),
             )
@@ -402,39 +462,6 @@ def test_the_call_of_a_client_that_was_killed_is_named_and_can_be_ended(ours: xp
         ours.stop_call()  # if the test has failed
         ours.run(meetings)
     assert KMeans(3, random_state=0).fit(X).labels_.shape == (20_000,)
-
-
-def test_an_interrupt_elsewhere_does_not_end_what_runs_here(ours: xpulab.XPUCluster) -> None:
-    code = (
-        f"{FITS}c = xpulab.XPUCluster.attach(sys.argv[1])\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "try:\n    print('calls', flush=True); KMeans(5, random_state=0).fit(X)\n"
-        "except KeyboardInterrupt:\n    print('interrupted', flush=True)"
-    )
-    other = notebook(code, name_of(ours))
-    assert says(other) == "ready"
-    once = {**LONG, "n_init": 1, "max_iter": 150}
-    right = KMeans(**once).fit(X)
-
-    def disturb() -> None:
-        until(lambda: ours.engines.board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
-        assert other.stdin is not None
-        other.stdin.write("\n")
-        other.stdin.flush()
-        assert says(other) == "calls"
-        time.sleep(0.5)
-        other.send_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    ours.run(strike, pause=0.02)
-    found = KMeans(**once).fit(X)
-    ours.run(meetings)
-    thread.join()
-    assert says(other) == "interrupted"
-    assert ends(other) == 0
-    np.testing.assert_array_equal(found.labels_, right.labels_)
-    assert found.n_iter_ == right.n_iter_
 
 
 def test_a_client_learns_that_another_one_lost_or_restarted_the_engines() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strikes import meetings, strike
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -29,8 +30,10 @@ def test_the_rows_of_a_running_fit_are_used_memory(clusters: Callable[[int], xpu
         def close(self, report: Any) -> None: ...
 
     unsubscribe = progress.subscribe(lambda report: View())
-    KMeans(60, init=X[:60], n_init=1, max_iter=150, tol=0).fit(X)
+    cluster.run(strike, pause=0.05)
+    KMeans(60, init=X[:60], n_init=1, max_iter=20, tol=0).fit(X)
     unsubscribe()
+    cluster.run(meetings)
     assert held
     assert all(now - b >= X.nbytes / 2 for now, b in zip(held[-1], before, strict=True))
     assert [engine.device_bytes or 0 for engine in cluster.status().engines] == before

@@ -1,17 +1,15 @@
-"""A start says what around it is wrong, and nothing stays of a notebook that was killed."""
+"""A start says what around it is wrong."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import pytest
-from waiting import until
 
 import xpulab
-from xpulab.exceptions import NoClusterError, XpulabWarning
+from xpulab.exceptions import XpulabWarning
 from xpulab.libraries import oneapi
 
 pytestmark = pytest.mark.cluster
@@ -41,19 +39,3 @@ def test_a_start_warns_of_a_package_that_is_not_as_pinned(missing: bool, monkeyp
     found = "dpctl is missing" if missing else f"dpctl is 0.1, not {pin}"
     assert str(warned.value).startswith(f"{found}: the engines may not start, or fail later; type: ")
     assert str(warned.value).endswith(f'-m pip install "dpctl{pin}"')
-
-
-def test_a_killed_notebook_leaves_no_folder_and_its_clients_learn_of_its_end() -> None:
-    code = (
-        "import time, xpulab; c = xpulab.XPUCluster(1).start()\n"
-        "print(c.engines.processes.folder, c.engines.processes.record.name, flush=True); time.sleep(100)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as notebook:
-        assert notebook.stdout is not None
-        folder, name = notebook.stdout.readline().split()
-        client = xpulab.XPUCluster.attach(name)
-        notebook.kill()
-    until(lambda: not Path(folder).exists(), 15)
-    with pytest.raises(NoClusterError, match=rf"process {notebook.pid}, which had started the cluster, has ended"):
-        client.run(lambda task: task.comm.rank)
-    assert not client.running

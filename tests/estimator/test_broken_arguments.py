@@ -278,14 +278,13 @@ def test_functions_that_cannot_run(
     [
         ({"n": 1.5}, PlanError),
         *BAD_SETTINGS,
-        ({"devices": "no such"}, PlanError),
         *(({"n": 2, "env": env}, PlanError) for env in ({"A": 1}, {1: "x"}, {"A B": "x"}, {"2:A": "x"}, {"A": "\0"})),
     ],
 )
 def test_settings_of_a_cluster_are_refused_before_anything_starts(
     arguments: dict[str, Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xpulab.deploy.life.Processes", None)
+    monkeypatch.setattr("xpulab.deploy.life.Launched", None)
     with pytest.raises(error, match=r"."):
         xpulab.XPUCluster(**arguments).start()
 

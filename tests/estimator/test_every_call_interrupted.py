@@ -141,8 +141,7 @@ def method_in(said: str, kind: Any, name: str) -> str:
     return of
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda each: each.__name__)
-def test_every_method_of_every_estimator_says_what_was_interrupted(presses: Presses, kind: Any) -> None:
+def at_each_moment(kind: Any, presses: Presses) -> None:
     heard = set()
     for name, call in methods_with_rows(kind):
         with np.errstate(divide="ignore"):
@@ -536,8 +535,7 @@ def test_a_context_whose_end_ctrl_c_has_hit_changes_no_configuration_later() -> 
     assert sklearn.get_config() == configuration
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda each: each.__name__)
-def test_every_method_of_every_estimator_says_so_at_any_line(on_pair: xpulab.XPUCluster, kind: Any) -> None:
+def at_any_line(kind: Any, presses: Presses) -> None:
     generator, configuration = np.random.default_rng(0), sklearn.get_config()
     for name, call in methods_with_rows(kind):
         with np.errstate(divide="ignore"):
@@ -545,6 +543,15 @@ def test_every_method_of_every_estimator_says_so_at_any_line(on_pair: xpulab.XPU
                 method_in(said, kind, name)
                 assert sklearn.get_config() == configuration
             call()  # an interrupted fit may have taken away the attributes of the one before
+
+
+@pytest.mark.fraction(2)  # what most classes do when they are interrupted is code of all
+@pytest.mark.parametrize("pressed", [at_each_moment, at_any_line], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda each: each.__name__)
+def test_every_method_of_every_estimator_says_what_was_interrupted(
+    on_pair: xpulab.XPUCluster, presses: Presses, kind: Any, pressed: Callable[[Any, Presses], None]
+) -> None:
+    pressed(kind, presses)
     assert on_pair.run(ranks_of) == [0, 1]
     require_no_lock_held(on_pair)
 

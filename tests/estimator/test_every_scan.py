@@ -160,8 +160,8 @@ def test_scores_are_those_of_all_blocks(tmp_path: Path) -> None:
 
 def test_x_never_passes_this_process(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     pair.activate()
-    rows = pd.DataFrame(RNG.normal(size=(1_000_000, 8)).astype(np.float32), columns=list("abcdefgh"))
-    rows.to_parquet(tmp_path / "x.parquet", row_group_size=100_000)
+    rows = pd.DataFrame(RNG.normal(size=(400_000, 8)).astype(np.float32), columns=list("abcdefgh"))
+    rows.to_parquet(tmp_path / "x.parquet", row_group_size=50_000)
     init = rows.to_numpy()[:4].copy()
     size = rows.memory_usage().sum()
     del rows

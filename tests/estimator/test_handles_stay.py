@@ -62,7 +62,7 @@ def test_rows_of_the_fit_as_queries_and_predictions(
     current: xpulab.XPUCluster, written: list[int], received: list[int]
 ) -> None:
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(2000, 6)), rng.integers(0, 3, 2000)
+    X, y = rng.normal(size=(600, 6)), rng.integers(0, 3, 600)
     expected = KNeighborsClassifier().fit(X, y)
     places, labels = expected.kneighbors(return_distance=False), expected.predict(X)
     for rows in sharded(current, X):
@@ -80,9 +80,9 @@ def test_targets_of_neighbours(
     current: xpulab.XPUCluster, written: list[int], received: list[int], dtype: Any, weights: str
 ) -> None:
     rng = np.random.default_rng(0)
-    X, numbers = rng.normal(size=(2000, 6)).astype(dtype), rng.normal(size=(2000, 2)).astype(dtype)
-    labels = rng.choice([-1.5, 2.0, 7.0], 2000).astype(dtype) * 2
-    several = np.stack([labels, rng.integers(0, 4, 2000)], axis=1).astype(dtype)
+    X, numbers = rng.normal(size=(600, 6)).astype(dtype), rng.normal(size=(600, 2)).astype(dtype)
+    labels = rng.choice([-1.5, 2.0, 7.0], 600).astype(dtype) * 2
+    several = np.stack([labels, rng.integers(0, 4, 600)], axis=1).astype(dtype)
     for kind, y in (
         (KNeighborsClassifier, labels),
         (KNeighborsClassifier, several),
@@ -110,7 +110,7 @@ def test_targets_of_neighbours(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_labels_of_clusterings(current: xpulab.XPUCluster, written: list[int], received: list[int], dtype: Any) -> None:
     rng = np.random.default_rng(0)
-    X, labels = rng.normal(size=(2000, 6)).astype(dtype), rng.choice([-1.5, 2.0, 7.0], 2000)
+    X, labels = rng.normal(size=(800, 6)).astype(dtype), rng.choice([-1.5, 2.0, 7.0], 800)
     expected = [
         metrics.davies_bouldin_score(X, labels),
         metrics.calinski_harabasz_score(X, labels),
@@ -131,15 +131,15 @@ def test_labels_of_clusterings(current: xpulab.XPUCluster, written: list[int], r
         scores += list(metrics.silhouette_samples(rows, clusters))
         assert sum(received) == len(X) * np.dtype(dtype).itemsize
         np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-7)
-    with pytest.raises(ValueError, match="Number of labels is 2000"):
-        metrics.silhouette_score(rows, current.scatter(np.arange(2000.0), counts=list(rows.counts)))
+    with pytest.raises(ValueError, match="Number of labels is 800"):
+        metrics.silhouette_score(rows, current.scatter(np.arange(800.0), counts=list(rows.counts)))
 
 
 @pytest.mark.parametrize("estimator", [LassoCV(cv=3), ElasticNetCV(), RidgeCV(cv=4), RidgeCV()], ids=repr)
 def test_targets_of_folds(current: xpulab.XPUCluster, written: list[int], received: list[int], estimator: Any) -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 6))
-    y = X @ rng.normal(size=6) + rng.normal(size=2000)
+    X = rng.normal(size=(600, 6))
+    y = X @ rng.normal(size=6) + rng.normal(size=600)
     expected = clone(estimator).fit(X, y)
     for rows, targets in zip(sharded(current, X), sharded(current, y), strict=True):
         del written[:], received[:]
@@ -200,7 +200,7 @@ def assert_equal_forests(ours: Any, expected: Any) -> None:
         assert ours.oob_score_ == (expected.oob_score_ if votes else pytest.approx(expected.oob_score_, rel=1e-12))
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(4)
 @pytest.mark.parametrize(
     ("class_weight", "weighted"),
     [
@@ -252,10 +252,10 @@ def test_numbers_of_forests(
     current: xpulab.XPUCluster, written: list[int], received: list[int], criterion: str, dtype: Any
 ) -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 4))
-    several = np.exp(np.stack([X[:, 0] + rng.normal(size=2000), X[:, 1]], axis=1)).astype(dtype)
+    X = rng.normal(size=(500, 4))
+    several = np.exp(np.stack([X[:, 0] + rng.normal(size=500), X[:, 1]], axis=1)).astype(dtype)
     for y in (several[:, 0].copy(), several):
-        expected = RandomForestRegressor(40, criterion=criterion, max_depth=3, random_state=0, oob_score=True).fit(X, y)
+        expected = RandomForestRegressor(30, criterion=criterion, max_depth=3, random_state=0, oob_score=True).fit(X, y)
         for rows, targets in zip(sharded(current, X), sharded(current, y), strict=True):
             ours = clone(expected)
             del written[:], received[:]
@@ -276,17 +276,17 @@ def test_forests_that_go_on_with_targets_on_the_engines(
     current: xpulab.XPUCluster, received: list[int], kind: Any
 ) -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(800, 5))
-    y = rng.integers(0, 3, 800) * 1.0 if kind is RandomForestClassifier else X[:, 0] + rng.normal(size=800)
+    X = rng.normal(size=(500, 5))
+    y = rng.integers(0, 3, 500) * 1.0 if kind is RandomForestClassifier else X[:, 0] + rng.normal(size=500)
     how = {"class_weight": {0: 1, 1: 2, 2: 0.8}} if kind is RandomForestClassifier else {}
     scorer = accuracy_score if kind is RandomForestClassifier else r2_score
-    arrays = kind(40, max_depth=4, random_state=0, warm_start=True, oob_score=True, **how).fit(X, y)
-    arrays.set_params(n_estimators=45).fit(X, y)
+    arrays = kind(30, max_depth=4, random_state=0, warm_start=True, oob_score=True, **how).fit(X, y)
+    arrays.set_params(n_estimators=33).fit(X, y)
     values = 3 if kind is RandomForestClassifier else 1
     for rows, targets in zip(sharded(current, X), sharded(current, y), strict=True):
-        ours = clone(arrays).set_params(n_estimators=40).fit(rows, targets)
+        ours = clone(arrays).set_params(n_estimators=30).fit(rows, targets)
         del received[:]
-        ours.set_params(n_estimators=45).fit(rows, targets)
+        ours.set_params(n_estimators=33).fit(rows, targets)
         assert sum(received) == len(X) * 8 * (values + 1)  # the sums of the predictions out of the bag
         assert_equal_forests(ours, arrays)
         assert_equal_forests(pickle.loads(pickle.dumps(ours)), arrays)

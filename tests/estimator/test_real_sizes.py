@@ -66,7 +66,7 @@ def targets_of(estimator: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("kind", exported(), ids=lambda kind: kind.__name__)
 def test_long_messages_give_what_one_engine_gives(
     kind: type, pair: xpulab.XPUCluster, clusters: Callable[[int], xpulab.XPUCluster]

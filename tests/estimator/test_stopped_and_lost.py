@@ -128,7 +128,7 @@ def test_stop_says_what_to_type_and_the_engines_go_on(
     assert [fact.pid for fact in losable.facts] == pids
 
 
-@pytest.mark.fraction(12)  # each takes a start
+@pytest.mark.fraction(24)  # each takes a start
 @every
 def test_a_lost_engine_costs_a_restart(losable: xpulab.XPUCluster, work: Work, kind: Any) -> None:
     pids, estimator = [fact.pid for fact in losable.facts], work.ready()

@@ -92,7 +92,7 @@ def test_every_package_is_walked() -> None:
     assert len(found) >= 35
 
 
-def test_every_estimator_in_four_threads_warns_of_nothing_and_changes_nothing_shared(
+def test_every_estimator_in_three_threads_warns_of_nothing_and_changes_nothing_shared(
     on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [results(each) for each in EVERY]
@@ -105,14 +105,14 @@ def test_every_estimator_in_four_threads_warns_of_nothing_and_changes_nothing_sh
         return enter(context)
 
     monkeypatch.setattr(warnings.catch_warnings, "__enter__", entering)
-    together = threading.Barrier(4)
+    together = threading.Barrier(3)
 
     def each_thread(_: int) -> list[list[Any]]:
         together.wait()
         return [results(each) for each in EVERY]
 
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(each_thread, range(4)))
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(each_thread, range(3)))
     monkeypatch.undo()
     assert not unguarded, unguarded[0]
     assert shared() == before

@@ -26,13 +26,13 @@ from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
 from xpulab.deploy import cluster as registry
 from xpulab.deploy.watch.silence import Signs, Silence, _device_times
-from xpulab.exceptions import EngineLostError, HandleError
+from xpulab.exceptions import EngineLostError
 from xpulab.sharing.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.flaky(reruns=1)
 cluster_test = pytest.mark.cluster
 X = np.random.default_rng(1).normal(size=(10_000, 8)).astype(np.float32)
-PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 60, "n_init": 2, "init": "random"}
+PARAMETERS = {"n_clusters": 60, "random_state": 0, "tol": 0, "max_iter": 30, "n_init": 2, "init": "random"}
 
 
 def test_the_latest_state_is_read_and_one_too_large_is_passed_over() -> None:
@@ -114,10 +114,13 @@ def test_a_users_code_gets_ten_times_as_long_to_stand_still() -> None:
 @pytest.mark.slow
 def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
     computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    sleeps = "import time; print('sleeps', flush=True); time.sleep(60)"
+    sleeping = subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE, text=True)
     try:
+        assert sleeping.stdout is not None
+        assert sleeping.stdout.readline() == "sleeps\n"
         signs = Signs([computing.pid, sleeping.pid, 2**22 - 1], 1.0)
-        time.sleep(0.5)  # both have started
+        time.sleep(0.5)
         beats = np.zeros(3)
         first = signs(beats)
         time.sleep(0.5)
@@ -127,7 +130,7 @@ def test_a_process_that_computes_is_alive_and_one_that_sleeps_is_not() -> None:
     finally:
         for process in (computing, sleeping):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @pytest.mark.slow
@@ -255,19 +258,38 @@ def assert_same(ours: KMeans, right: KMeans) -> None:
     assert ours.inertia_ == pytest.approx(right.inertia_, rel=1e-6)
 
 
+def require_one_went_on(running: xpulab.XPUCluster, estimators: list[KMeans], right: KMeans) -> None:
+    """Check that rank 1 was lost, and that one of these fits, in which this was, went on with the engines that run."""
+    notes = []
+    for estimator in estimators:
+        assert_same(estimator, right)
+        notes += [note for note in estimator.report_.notes if "started new engines" in note]
+        numbers = [(iteration.init, iteration.number) for iteration in estimator.report_.iterations]
+        assert numbers == sorted(set(numbers))
+        assert {engine.pid for engine in estimator.report_.engines} == {fact.pid for fact in running.facts}
+    assert all("rank 1" in note for note in notes)
+    assert len([note for note in notes if "went on from iteration" in note]) == 1, notes
+
+
+# A fit keeps a state every 50 ms, and the first iteration begins some time after the start.
+LATER: dict[str, Any] = {"iteration": 10, "seconds": 0.15}
+
+
 @cluster_test
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fit_outlives_its_engines(running: xpulab.XPUCluster, right: KMeans, kind: signal.Signals) -> None:
-    # The fit keeps a state every 50 ms, and the first iteration begins some time after the start.
-    with during(running, 20, lambda: os.kill(running.facts[1].pid, kind), seconds=0.15):
+def test_a_fit_outlives_its_engines(running: xpulab.XPUCluster, right: KMeans) -> None:
+    """One of them stands still for longer than it may."""
+    with during(running, act=lambda: os.kill(running.facts[1].pid, signal.SIGSTOP), **LATER):
         estimator = KMeans(**PARAMETERS).fit(X)
-    assert_same(estimator, right)
-    (note,) = [note for note in estimator.report_.notes if "started new engines" in note]
-    assert "rank 1" in note
-    assert "went on from iteration" in note
-    numbers = [(iteration.init, iteration.number) for iteration in estimator.report_.iterations]
-    assert numbers == sorted(set(numbers))
-    assert {engine.pid for engine in estimator.report_.engines} == {fact.pid for fact in running.facts}
+    require_one_went_on(running, [estimator], right)
+
+
+@cluster_test
+def test_calls_of_several_threads_outlive_their_engines(running: xpulab.XPUCluster, right: KMeans) -> None:
+    """One of them is killed while one thread fits, and the others wait."""
+    lost = running.facts[1].pid
+    with during(running, act=lambda: os.kill(lost, signal.SIGKILL), **LATER), ThreadPoolExecutor(3) as pool:
+        fits = [pool.submit(lambda: KMeans(**PARAMETERS).fit(X)) for _ in range(3)]
+        require_one_went_on(running, [fit.result(timeout=120) for fit in fits], right)
 
 
 @cluster_test
@@ -283,17 +305,6 @@ def test_without_recovery_a_lost_engine_is_an_error_and_a_restart_works(running:
     assert "killed by signal: 9 (killed)" in error.value.reason
     running.restart()
     assert KMeans(2, max_iter=2).fit(X).n_iter_ <= 2
-
-
-@cluster_test
-def test_rows_that_were_on_the_engines_cannot_be_sent_again(running: xpulab.XPUCluster) -> None:
-    handle = running.scatter(X)
-    with during(running, 5, lambda: os.kill(running.facts[0].pid, signal.SIGKILL)), pytest.raises(EngineLostError):
-        KMeans(**PARAMETERS).fit(handle)
-    running.start()
-    with pytest.raises(HandleError, match="scatter"):
-        KMeans(**PARAMETERS).fit(handle)
-    assert (running.scatter(X).gather() == X).all()
 
 
 @cluster_test
@@ -319,7 +330,7 @@ def test_an_interrupted_fit_resumes(running: xpulab.XPUCluster, right: KMeans) -
     with pytest.raises(NotFittedError, match="no interrupted fit"):
         estimator.resume()
     with (
-        during(running, 30, lambda: os.kill(os.getpid(), signal.SIGINT)),
+        during(running, 10, lambda: os.kill(os.getpid(), signal.SIGINT)),
         pytest.raises(KeyboardInterrupt, match=r"in iteration \d+; to go on, type: .*interrupted\(\)\.resume\(\)"),
     ):
         estimator.fit(X)
@@ -336,7 +347,7 @@ def test_resume_uses_the_arguments_of_the_fit_and_survives_a_second_stop(
     running: xpulab.XPUCluster, right: KMeans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimator = KMeans(**PARAMETERS)
-    with during(running, 30, lambda: os.kill(os.getpid(), signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+    with during(running, 10, lambda: os.kill(os.getpid(), signal.SIGINT)), pytest.raises(KeyboardInterrupt):
         estimator.fit(X)
     estimator.set_params(n_clusters=3, max_iter=1, tol=1.0)
 
@@ -353,16 +364,8 @@ def test_resume_uses_the_arguments_of_the_fit_and_survives_a_second_stop(
 
 
 @cluster_test
-def test_calls_of_several_threads_outlive_their_engines(running: xpulab.XPUCluster, right: KMeans) -> None:
-    with during(running, 30, lambda: os.kill(running.facts[0].pid, signal.SIGKILL)), ThreadPoolExecutor(3) as pool:
-        fits = [pool.submit(lambda: KMeans(**PARAMETERS).fit(X)) for _ in range(3)]
-        for fit in fits:
-            assert_same(fit.result(timeout=120), right)
-
-
-@cluster_test
 def test_a_sample_of_the_trials() -> None:
-    sample = [("interrupt", "transfer"), ("interrupt", "iteration"), ("interrupt", "gather"), ("kill", "iteration")]
+    sample = [("interrupt", "gather"), ("interrupt", "iteration"), ("kill", "iteration")]
     bench, chance = Bench(phases=[phase for _, phase in sample]), random.Random(3)
     try:
         trials = [bench.trial(fault, phase, chance) for fault, phase in sample]

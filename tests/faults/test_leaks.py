@@ -28,8 +28,8 @@ def test_calls_and_handles_leak_no_descriptor(pair: xpulab.XPUCluster) -> None:
     calls(pair, 5)
     handles(pair, 5)
     before = settled()
-    calls(pair, 30)
-    handles(pair, 30)
+    calls(pair, 12)
+    handles(pair, 12)
 
     def grown() -> dict[str, int]:
         after = settled()

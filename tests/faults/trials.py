@@ -104,11 +104,10 @@ class Bench:
         self._others = set(processes_of(os.getpid()))  # of another cluster of this process
         self.cluster = Watched(n, silence=SILENCE)
         self._start()
-        self.fitted = KMeans(**_FIT).fit(_X)
+        self.fitted = reference = KMeans(**_FIT).fit(_X)
         self.handle = self.cluster.scatter(_X)
         self._warm: set[tuple[str | int, ...]] = set()
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
-        reference = KMeans(**_FIT).fit(_X)
         self.calls: dict[str, Callable[[], Any]] = {
             "start": self._restart,
             "transfer": lambda: np.array(self.cluster.scatter(_X).counts),

@@ -20,23 +20,26 @@ from xpulab.sharing.board import Board
 from xpulab.sharing.hangs import Hangs
 
 SOON = 0.5  # in place of the seconds after which a line tells of a wait
-CHANCE = 1.0  # in place of the further seconds after which waiting ranks raise an error
+CHANCE = 0.5  # in place of the further seconds after which waiting ranks of a cell raise an error
+LOOK = 0.1  # in place of the seconds between two looks of an engine at where its code is
 
 
-def hurry(task: Any, told: float, chance: float) -> None:
-    """On an engine: raise the error after these seconds."""
+def hurry(task: Any, told: float, chance: float, look: float) -> tuple[float, float, float]:
+    """On an engine: look so often, and raise the error after these seconds. Return what they were."""
+    from xpulab.engine import engine
     from xpulab.sharing import hangs
 
-    hangs.TOLD, hangs.LAST_CHANCE = told, chance
+    usual = hangs.TOLD, hangs.LAST_CHANCE, engine.HEARTBEAT
+    hangs.TOLD, hangs.LAST_CHANCE, engine.HEARTBEAT = told, chance, look
+    return usual
 
 
 @pytest.fixture
 def hurried(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
-    usual = hangs.TOLD, hangs.LAST_CHANCE
     monkeypatch.setattr(hangs, "TOLD", SOON)
-    on_pair.run(hurry, SOON, CHANCE)
+    usual = on_pair.run(hurry, SOON, CHANCE, LOOK)
     yield on_pair
-    on_pair.run(hurry, *usual)
+    on_pair.run(hurry, *usual[0])
 
 
 FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.arange(40.0).reshape(10, 4) + rank\n"
@@ -107,9 +110,9 @@ def test_a_function_on_the_engines_is_named_with_its_line(hurried: xpulab.XPUClu
 @pytest.mark.parametrize(
     "work",
     [
-        "time.sleep(2)",
-        "until = time.monotonic() + 2\nwhile time.monotonic() < until:\n    pass",
-        "threading.Thread(target=lambda: (time.sleep(2), comm.send(1, 0))).start()\ncomm.recv(source=0)",
+        "time.sleep(1.5)",
+        "until = time.monotonic() + 1.5\nwhile time.monotonic() < until:\n    pass",
+        "threading.Thread(target=lambda: (time.sleep(1.5), comm.send(1, 0))).start()\ncomm.recv(source=0)",
     ],
     ids=["sleeps", "computes", "has a thread that sends"],
 )
@@ -127,7 +130,7 @@ def test_a_rank_that_works_is_not_blamed(
 def test_many_short_waits_in_one_line_are_not_one_long_wait(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = "import time\nuntil = time.monotonic() + 2\nwhile comm.bcast(time.monotonic() < until):\n    pass"
+    source = "import time\nuntil = time.monotonic() + 1.5\nwhile comm.bcast(time.monotonic() < until):\n    pass"
     run_cell(hurried, source)
     assert capsys.readouterr().err == ""
 
@@ -205,7 +208,7 @@ def ran(n: int, script: Path) -> subprocess.CompletedProcess[str]:
         pytest.fail(f"the script did not end within 100 s; it printed {expired.stdout!r} and {expired.stderr!r}")
 
 
-QUICKLY = f"from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = {SOON}, {CHANCE}\n"
+QUICKLY = f"from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = {SOON}, 1.0\n"
 QUICKLY += "from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
 
 
@@ -233,11 +236,12 @@ MPI.COMM_WORLD.allreduce(1)
 @pytest.mark.cluster
 def test_a_script_of_many_short_waits_is_not_blamed(tmp_path: Path) -> None:
     source = """import time
+time.sleep(1)  # most of the seconds before the first look
 until = time.monotonic() + 2
 while comm.bcast(time.monotonic() < until):
     comm.barrier()
 if comm.rank:
-    time.sleep(2)
+    time.sleep(1.5)
 comm.barrier()
 print("fine")
 """

@@ -1,4 +1,7 @@
-"""`xpulab.spmd` in scripts and cells: scikit-learn's results for the joined rows, and errors on all ranks."""
+"""`xpulab.spmd` in scripts and cells: scikit-learn's results for the joined rows, and errors on all ranks.
+
+Its estimators take the arguments of `sklearnex.spmd` 2026, of which signatures.txt is the table.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sklearn
 from strikes import interrupt_rank_0, strike
 
 import xpulab
@@ -15,14 +19,12 @@ from xpulab import cli
 from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
-SCRIPT = Path(__file__).with_name("ranks.py")
-CHECKS = re.findall(r"@check\ndef (\w+)", SCRIPT.read_text())
+HERE = Path(__file__).parent
+SCRIPT = (HERE / "ranks.py").read_text()
+CHECKS = re.findall(r"^@(?:check|check_on_several)\ndef (\w+)", SCRIPT, re.MULTILINE)
+ON_ONE = re.findall(r"^@check\ndef (\w+)", SCRIPT, re.MULTILINE)
 
 pytestmark = pytest.mark.cluster
-
-
-def started(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "xpulab", "run", *words], capture_output=True, text=True)
 
 
 def passed(said: str, size: int) -> list[list[str]]:
@@ -36,12 +38,33 @@ def passed(said: str, size: int) -> list[list[str]]:
     return by_rank
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """The run of both scripts by one rank: the process of these tests must not load the runtime."""
+    script = tmp_path_factory.mktemp("spmd") / "script.py"
+    script.write_text(f"{SCRIPT}\n{(HERE / 'signatures.py').read_text()}")
+    words = [sys.executable, "-m", "xpulab", "run", "-n", "1", str(script), str(HERE / "signatures.txt")]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
 @pytest.mark.slow
-def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows() -> None:
-    """One rank is enough: the cell below has several, and scripts on several ranks have the same way to the engine."""
-    done = started("-n", "1", str(SCRIPT))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert passed(done.stdout, 1) == [CHECKS]
+def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows(ran: subprocess.CompletedProcess[str]) -> None:
+    """One rank and some estimators are enough: the cell below has all, and several ranks.
+
+    Scripts on several ranks have the same way to the engine.
+    """
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert passed(ran.stdout, 1) == [ON_ONE]
+
+
+@pytest.mark.slow
+def test_every_public_method_takes_the_arguments_of_sklearnex(ran: subprocess.CompletedProcess[str]) -> None:
+    classes = (HERE / "signatures.txt").read_text().count("class ")
+    assert f"[0] compared {classes}\n" in ran.stdout
+    differences = [line for line in ran.stdout.splitlines() if line.startswith("[0] differs: ")]
+    if sklearn.__version__.startswith(("1.6.", "1.7.", "1.8.")):  # the table has the constructors of scikit-learn 1.9
+        differences = [line for line in differences if "__init__" not in line]
+    assert not differences
 
 
 @pytest.mark.slow
@@ -49,7 +72,7 @@ def test_a_script_computes_what_scikit_learn_does_for_the_joined_rows() -> None:
 def test_a_cell_computes_the_same_and_the_cluster_works_afterwards(
     current: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(current, SCRIPT.read_text())
+    run_cell(current, SCRIPT)
     assert passed(capsys.readouterr().out, current.size) == [CHECKS] * current.size
     rows = [[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]]
     assert xpulab.cluster.KMeans(2, random_state=0).fit(rows).inertia_ == 4.0

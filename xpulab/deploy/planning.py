@@ -20,7 +20,7 @@ from xpulab.deploy.network.addresses import Address, addresses
 from xpulab.deploy.network.ports import Ports
 from xpulab.deploy.network.ports import ports as ports_of
 from xpulab.deploy.options import OPTIONS, StartOptions, in_groups
-from xpulab.deploy.plan.plan import Offer, Plan, plan
+from xpulab.deploy.plan.plan import Offer, Plan, plan, require_valid
 from xpulab.deploy.plan.probe import Probe, probe
 from xpulab.deploy.processes.record import in_use
 from xpulab.deploy.processes.settings import ENGINES, engines_shown
@@ -164,6 +164,7 @@ class Planning:
     def require_settings(self) -> None:
         """Raise an error if an option has a wrong value, or if there is no such MPI."""
         self.options.require_valid()
+        require_valid(self.options.n, self.options.variables)
         self._wanted()
         choice.find(choice.require(self.options.mpi))
 

@@ -41,7 +41,7 @@ from xpulab.sharing.sources import Description, SharedArray, Source
 
 __all__ = ["ArrivedRows", "Engine", "Task", "this_engine", "warm_up", "warms_up"]
 
-_HEARTBEAT = 0.5  # seconds between two heartbeats
+HEARTBEAT = 0.5  # seconds between two heartbeats
 _IDLE = 1.0  # seconds without a task after which an engine does other work
 
 #: Keys of a task's result that its report shows. Other parts of the result may be large, and are not kept.
@@ -284,7 +284,7 @@ class Engine:
                 task, watch = watched
                 task.hopeless = watch.look()
             self.at_each_beat()
-            time.sleep(_HEARTBEAT)
+            time.sleep(HEARTBEAT)
 
     def _leave(self, status: int) -> None:
         """Note on the board that a user's code leaves with this exit status."""

@@ -127,8 +127,12 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
     message = json.dumps({"folder": str(mine), "remove": True}) + "\n"
     words = program("xpulab.deploy.remote.agent")
     try:
-        subprocess.run(words, input=message, text=True, check=True, timeout=60)
-        assert engines[0].wait(10) == -signal.SIGKILL
+        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as agent:
+            assert agent.stdin is not None
+            agent.stdin.write(message)
+            agent.stdin.close()
+            assert engines[0].wait(60) == -signal.SIGKILL  # the agent waits for its end, for which this process waits
+        assert agent.returncode == 0
         assert engines[1].poll() is None
         assert not mine.exists()
         assert other.exists()
@@ -252,3 +256,11 @@ def test_an_mpiexec_that_was_killed_says_nothing_of_ranks(
         mpiexec.wait()
         assert processes.mpiexec_was_killed() is killed
     assert processes._ends_of_ranks() == ("" if killed else "rank 1 exited with status 3")
+
+
+def test_logs_that_another_thread_removes_are_left_out(relayed: tuple[Processes, subprocess.Popen[bytes]]) -> None:
+    """A thread that waited for lost engines reads them while another one starts new engines."""
+    processes, _ = relayed
+    logged(processes, "the last words")
+    (processes.folder / "log" / "rank-0.log").symlink_to("removed")
+    assert processes.logs() == "--- mpiexec\nthe last words"

@@ -21,10 +21,12 @@ from xpulab.sharing.folder import BOARD, write_private
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "what"), [(signal.SIGSTOP, "was stopped"), (signal.SIGKILL, "ended")])
-def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "what", "silence"), [(signal.SIGSTOP, "was stopped", 0.6), (signal.SIGKILL, "ended", 9.0)]
+)
+def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: str, silence: float) -> None:
     with subprocess.Popen(["sleep", "100"]) as rank:
-        starting, found = Starting(silence=2.0), ""
+        starting, found = Starting(silence), ""
         assert starting.lost(lambda: [rank.pid]) == ""
         rank.send_signal(number)
         sent = time.monotonic()
@@ -32,7 +34,7 @@ def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: s
             assert time.monotonic() < sent + 10
             found = starting.lost(lambda: [rank.pid])
         assert found == f"an engine (pid {rank.pid}) {what}"
-        assert (time.monotonic() - sent > 2.0) == (number == signal.SIGSTOP)
+        assert (time.monotonic() - sent > silence) == (number == signal.SIGSTOP)
         rank.kill()
 
 

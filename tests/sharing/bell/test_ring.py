@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import multiprocessing
+import os
 import random
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -17,21 +18,18 @@ from hypothesis import strategies as st
 from xpulab.sharing.bell.ring import ROOM, SLOTS, Ring
 from xpulab.sharing.memory import SharedBlock
 
-WRITER = """
-import fcntl, hashlib, os, random, sys
-from xpulab.sharing.bell.ring import ROOM, Ring
-from xpulab.sharing.memory import SharedBlock
+FORKS = multiprocessing.get_context("fork")  # a new Python would take longer to begin than all that is written
 
-path, lock, seed = sys.argv[1], os.open(sys.argv[2], os.O_RDWR), int(sys.argv[3])
-block, drawn = SharedBlock.open(path, writable=True), random.Random(seed)
-ring = Ring(block.array((block.nbytes,), "u1").data, 3)
-print("writes", flush=True)
-while True:
-    content = drawn.randbytes(drawn.randrange(ROOM - 16))
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    ring.put(hashlib.md5(content).digest() + content)
-    fcntl.flock(lock, fcntl.LOCK_UN)
-"""
+
+def write(ring: Ring, lock: Path, seed: int, begun: Connection) -> None:
+    """Write messages until this process is killed."""
+    drawn, free = random.Random(seed), os.open(lock, os.O_RDWR)
+    begun.send("writes")
+    while True:
+        content = drawn.randbytes(drawn.randrange(ROOM - 16))
+        fcntl.flock(free, fcntl.LOCK_EX)
+        ring.put(hashlib.md5(content).digest() + content)
+        fcntl.flock(free, fcntl.LOCK_UN)
 
 
 def ring_of(size: int) -> Ring:
@@ -81,6 +79,7 @@ def test_the_longest_message_leaves_its_neighbours_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_writers_that_are_killed_leave_whole_messages_in_one_order(tmp_path: Path) -> None:
     """Processes write and are killed at any moment; each of three ranks reads the same whole messages."""
     block = SharedBlock.create(Ring.nbytes(3))
@@ -99,17 +98,19 @@ def test_writers_that_are_killed_leave_whole_messages_in_one_order(tmp_path: Pat
         return True
 
     for seed in range(12):
-        words = [sys.executable, "-c", WRITER, block.path, str(lock), str(seed)]
-        writers = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(1 + seed % 2)]
+        begun, said = FORKS.Pipe(duplex=False)
+        writers = [FORKS.Process(target=write, args=(ring, lock, seed, said)) for _ in range(1 + seed % 2)]
         for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"writes\n"
+            writer.start()
+            assert begun.recv() == "writes"
         end = time.monotonic() + drawn.uniform(0.001, 0.1)
         while time.monotonic() < end:
             read(drawn.randrange(3))
         for writer in writers:
             writer.kill()
-            writer.communicate()
+            writer.join()
+        begun.close()
+        said.close()
         while any(read(rank) for rank in range(3)):
             pass
     assert digests[0] == digests[1] == digests[2]

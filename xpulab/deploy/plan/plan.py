@@ -19,7 +19,7 @@ from xpulab.exceptions import DeviceNotFoundError, PlanError
 from xpulab.libraries import oneapi
 from xpulab.report.rendering import Displayed, block, counted, escape, format_size, plain, table_html, table_text
 
-__all__ = ["Idle", "Offer", "Placement", "Plan", "plan"]
+__all__ = ["Idle", "Offer", "Placement", "Plan", "plan", "require_valid"]
 
 
 @dataclass(frozen=True)
@@ -279,11 +279,10 @@ def plan(
     DeviceNotFoundError
         If there is no device, or none that ``devices`` selects.
     """
-    if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
-        raise PlanError(f"the number of engines must be an integer of at least 1; received {n!r}")
+    require_valid(n, env)
     offers, chosen = _with_devices([Offer(probe)] if isinstance(probe, Probe) else list(probe), devices)
     sizes = _spread(offers, [len(slots) for slots, _ in chosen], None if n is None else int(n))
-    variables = _variables(env or {}, sum(sizes))
+    variables = _of_each(env or {}, sum(sizes))
     ranks: list[Placement] = []
     warnings: list[str] = []
     idle: list[Idle] = []
@@ -347,13 +346,29 @@ def _spread(offers: Sequence[Offer], devices: Sequence[int], n: int | None) -> l
     return sizes
 
 
-def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
-    """Return the variables of each rank.
+def require_valid(n: int | None = None, env: Mapping[str, str] | None = None) -> None:
+    """Raise an error if no host has room for so few engines, or for these variables: `start` asks before its probe.
 
-    A variable for one rank overrides a variable of the same name for all ranks.
+    Parameters
+    ----------
+    n : int, optional
+        Number of engines.
+    env : mapping of str to str, optional
+        Environment variables of the engines, as for `plan`.
+
+    Raises
+    ------
+    PlanError
+        As `plan`.
     """
-    every: dict[str, str] = {}
-    of_rank: list[dict[str, str]] = [{} for _ in range(size)]
+    if n is not None and (isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1):
+        raise PlanError(f"the number of engines must be an integer of at least 1; received {n!r}")
+    for _ in _parsed(env or {}, n):
+        pass
+
+
+def _parsed(env: Mapping[str, str], size: int | None) -> Iterator[tuple[int | None, str, str]]:
+    """Yield the rank, or None for all, the name and the value of each variable; `size` is None if it is not known."""
     for key, value in env.items():
         found = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
         if found is None or not isinstance(value, str) or "\0" in value:
@@ -361,9 +376,20 @@ def _variables(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
         rank, name = found[1], found[2]
         if name in _OURS:
             raise PlanError(f"received the variable {name}, which xpulab sets itself{_OURS[name]}")
-        if rank is not None and int(rank) >= size:
+        if rank is not None and size is not None and int(rank) >= size:
             raise PlanError(f"received the variable {key}, expected a rank from 0 to {size - 1}")
-        (every if rank is None else of_rank[int(rank)])[name] = value
+        yield None if rank is None else int(rank), name, value
+
+
+def _of_each(env: Mapping[str, str], size: int) -> list[dict[str, str]]:
+    """Return the variables of each rank.
+
+    A variable for one rank overrides a variable of the same name for all ranks.
+    """
+    every: dict[str, str] = {}
+    of_rank: list[dict[str, str]] = [{} for _ in range(size)]
+    for rank, name, value in _parsed(env, size):
+        (every if rank is None else of_rank[rank])[name] = value
     return [{**every, **own} for own in of_rank]
 
 

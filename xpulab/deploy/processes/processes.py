@@ -197,11 +197,10 @@ class Processes:
 
     def await_mpi(self) -> None:
         """Wait for the end of mpiexec, which ends the other engines after one has ended, and logs the cause."""
-        poll = select.poll()
-        for name, (_, descriptor) in list(self._watched.items()):
-            if name == "mpiexec":
-                poll.register(descriptor, select.POLLIN)
-        poll.poll(2000)
+        if (mpiexec := self._watched.get("mpiexec")) is not None:
+            poll = select.poll()
+            poll.register(mpiexec[1], select.POLLIN)
+            poll.poll(2000)
 
     def cause(self, fact: EngineDescription | HelperDescription) -> str:
         """Return why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
@@ -263,10 +262,11 @@ class Processes:
         if not self.folder.exists():
             return self._last_words
         parts = []
-        for path in sorted((self.folder / "log").glob("*.log")):
-            last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
-            if last or not path.name.startswith("rank-"):
-                parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
+        with contextlib.suppress(FileNotFoundError):  # another thread has just stopped them, and removes the folder
+            for path in sorted((self.folder / "log").glob("*.log")):
+                last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
+                if last or not path.name.startswith("rank-"):
+                    parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
         return "\n".join(parts)
 
     def leave(self) -> None:
