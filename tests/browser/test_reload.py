@@ -5,6 +5,7 @@ All tests use one notebook, in the state that the previous test left.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -61,11 +62,12 @@ def iteration(output: Locator) -> int:
 
 def follows(output: Locator) -> None:
     """Check that a report goes on: its iterations, and without the words for a saved copy."""
+    pause = functools.partial(output.page.wait_for_timeout, 200)
     output.get_by_role("progressbar", name="iterations done").wait_for()
     for _ in range(2):
         seen = iteration(output)
-        until(lambda seen=seen: iteration(output) not in (0, seen))  # each run begins with 1
-    until(lambda: "as of" not in output.inner_text())
+        until(lambda seen=seen: iteration(output) not in (0, seen), meanwhile=pause)  # each run begins with 1
+    until(lambda: "as of" not in output.inner_text(), meanwhile=pause)
     assert "Nothing was heard" not in output.inner_text()
 
 
