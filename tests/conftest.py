@@ -40,6 +40,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # With this variable, each of the many processes would compile all modules that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What modules and the collection of ten thousand tests make is never garbage: see `pytest_collection_finish`.
+gc.disable()
+
 # Each run uses the same examples, so that a failure is due to the change that is tested.
 settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
@@ -136,16 +139,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FoldersStayT
 
 
 def pytest_collection_finish() -> None:
-    """Give each of several workers one thread for OpenMP and BLAS, and leave the tests themselves to no collection.
+    """Have the collector of garbage look at what tests make, and not at the tests and their modules.
 
-    Two threads of the libraries that the tests have loaded would wait for each other at full speed beside the engines,
-    which took a ninth of all processor time. The collector of garbage, which took a tenth of a worker's, would look at
-    each of ten thousand tests again and again.
+    Give each of several workers one thread for OpenMP and BLAS, whose libraries the tests have loaded. Two threads
+    would wait for each other at full speed beside the engines, which took a ninth of all processor time.
     """
+    gc.freeze()
+    gc.enable()
     if "PYTEST_XDIST_WORKER" in os.environ:
         threadpool_limits(1)
-    gc.collect()
-    gc.freeze()
 
 
 def _failing_at_interrupts() -> Generator[None, Any, Any]:

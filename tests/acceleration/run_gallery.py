@@ -3,8 +3,10 @@
     python run_gallery.py plain script.py ...
     python run_gallery.py accel script.py ...     # with accel on, for data of any size
     python run_gallery.py default script.py ...   # with accel on, with the sizes of its table
+    python run_gallery.py plain,accel script.py ...
 
-With accel, the JSON also has the numbers of calls on the engines and in scikit-learn.
+For each mode, the JSON has what the scripts printed; with accel, also the numbers of calls on the engines and in
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ LESS = {
 }
 
 
-def main(mode: str, scripts: list[str]) -> None:
+def main(modes: str, scripts: list[str]) -> None:
     """Run the scripts, and print the JSON."""
     import matplotlib
 
     matplotlib.use("Agg")
     warnings.simplefilter("ignore")
-    with _accelerated(mode) as acceleration:
-        done = {script: _run(script, acceleration) for script in scripts}
+    done = {}
+    for mode in modes.split(","):
+        with _accelerated(mode) as acceleration:
+            done[mode] = {script: _run(script, acceleration) for script in scripts}
     print(json.dumps(done))
 
 

@@ -1,9 +1,10 @@
-"""Fixtures: a Jupyter server, which the files share, and for the tests of a file Debian's Chromium."""
+"""Fixtures: a Jupyter server and Debian's Chromium, which the files share."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import chromium
@@ -14,7 +15,32 @@ from notebook_page import NotebookPage
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-browser = chromium.browser  # a fixture
+_running: list[Browser] = []  # while tests of this folder follow each other: one, and further ones if it has crashed
+_next: list[Path] = []  # the folder of the test that follows the latest one
+
+
+@pytest.fixture(scope="session")
+def _browsers() -> Iterator[contextlib.ExitStack]:
+    """What ends Chromium, at the latest with the run."""
+    with contextlib.ExitStack() as until_other_tests:
+        yield until_other_tests
+
+
+@pytest.fixture(scope="module")
+def browser(_browsers: contextlib.ExitStack) -> Iterator[Browser]:
+    """Chromium, as in `chromium.running`, for all files of this folder that follow each other."""
+    if not (_running and _running[-1].is_connected()):
+        _running.append(_browsers.enter_context(chromium.running()))
+    yield _running[-1]
+    if _next != [Path(__file__).parent]:
+        _running.clear()
+        _browsers.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Note which folder's test follows, for the end of the fixtures."""
+    _next[:] = [nextitem.path.parent] if nextitem else []
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +61,7 @@ def server(
         _servers.append(JupyterServer(tmp_path_factory.mktemp("jupyter")))
     server = _servers[-1]
     server.set_theme("light")
+    (server.folder / "enough").unlink(missing_ok=True)  # see GENTLY
     yield server
     server.end_kernels()
 

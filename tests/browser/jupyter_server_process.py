@@ -22,10 +22,11 @@ __all__ = ["GENTLY", "ROOT", "SCREENSHOTS", "VIEWPORT", "JupyterServer"]
 ROOT = Path(__file__).parents[2]
 #: The folder of the screenshots is not in git. Each run writes them again.
 SCREENSHOTS = ROOT / "build" / "screenshots"
-#: Code of a cell: the fits that follow on the cluster `c` leave the cores to the page until `c.run(meetings)`.
+#: Code of a cell: the fits that follow on the cluster `c` leave the cores to the page until `c.run(meetings)`, or until
+#: there is a file `enough` in the folder of the notebooks.
 GENTLY = (
-    f"import sys\nsys.path.append({str(ROOT / 'tests' / 'support')!r})\n"
-    "from strikes import meetings, strike\nc.run(strike, pause=0.05)\n"
+    f"import os, sys\nsys.path.append({str(ROOT / 'tests' / 'support')!r})\n"
+    "from strikes import meetings, strike\nc.run(strike, pause=0.15, enough=os.path.abspath('enough'))\n"
 )
 #: The window is high, because JupyterLab keeps only visible cells in the document.
 VIEWPORT = {"width": 1300, "height": 3600}
@@ -57,6 +58,10 @@ class JupyterServer:
             file = folder / f"settings_dir/@jupyterlab/{name}.jupyterlab-settings"
             file.parent.mkdir(parents=True)
             file.write_text(json.dumps(settings))
+        # For each page that is opened, JupyterLab would start node, and ask whether it has to be built anew.
+        page_config = folder / "config_dir" / "labconfig" / "page_config.json"
+        page_config.parent.mkdir(parents=True)
+        page_config.write_text(json.dumps({"buildAvailable": False, "buildCheck": False}))
         self._log = folder / "server.log"
         self._environment = environment
         with self._log.open("wb") as log:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NotebookPage", "colours", "write_notebook"]
 
+#: Milliseconds between two looks of a page at what a test waits for. The default looks at each frame, of which the page
+#: then draws sixty a second.
+_POLLING = 100
 #: Errors that JupyterLab and Notebook log for any notebook.
 _NOT_OURS = re.compile(
     r"Failed to load resource.*|"  # a workspace or a setting that was never saved is asked for, and answered with 404
@@ -84,7 +87,9 @@ class NotebookPage:
     def wait_for_kernel(self) -> None:
         """Wait until the kernel is connected and idle."""
         self.page.wait_for_function(
-            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'", timeout=60_000
+            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'",
+            timeout=60_000,
+            polling=_POLLING,
         )
 
     def start(self, cell: int) -> None:
@@ -99,6 +104,7 @@ class NotebookPage:
                     "([prompt, before]) => prompt.innerText !== before",
                     arg=[prompt.element_handle(), before],
                     timeout=500,
+                    polling=_POLLING,
                 )
             if prompt.inner_text().strip() != "[ ]:":
                 return
@@ -117,6 +123,7 @@ class NotebookPage:
             "?.querySelector('.jp-InputPrompt')?.innerText ?? '')",
             arg=cell,
             timeout=seconds * 1000,
+            polling=_POLLING,
         )
 
     def interrupt(self) -> None:

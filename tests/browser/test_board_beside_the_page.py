@@ -25,7 +25,7 @@ START, FITS, BOARD, ENDLESS, AFTER, CELL, MEASURED = range(7)
 CELLS = [
     "%load_ext xpulab\nc = %xpu_cluster start -n 2\nc",
     "import numpy as np\nfrom xpulab.cluster import KMeans\n"
-    "X = np.random.default_rng(0).normal(size=(60_000, 14)).astype(np.float32)\n"
+    "X = np.random.default_rng(0).normal(size=(20_000, 14)).astype(np.float32)\n"
     "fits = [KMeans(k, init=X[:k], n_init=1, max_iter=40, tol=0).fit(X) for k in (20, 30)]",
     "%xpu_cluster board",
     f"{GENTLY}endless = KMeans(60, n_init=1000, max_iter=10_000, tol=0, random_state=0)\nendless.fit(X)",
@@ -153,7 +153,6 @@ def test_the_panel_comes_back_where_it_was_open(lab: NotebookPage, panel: Locato
     loaded_again(0)
     lab.output(BOARD).get_by_role("button", name="Open beside the notebook").click()
     panel.wait_for()
-    loaded_again(1)
     lab.run(BOARD)  # a page that was loaded again does not get the updates of an output from before
     lab.page.wait_for_timeout(1500)
     assert panel.count() == 1
@@ -260,21 +259,4 @@ def test_the_panel_says_that_the_kernel_is_gone(lab: NotebookPage, panel: Locato
     gone.wait_for(timeout=30_000)
     assert panel.get_by_role("button", name="Stop").is_disabled()
     assert panel.get_by_text("calls of this notebook").is_visible()  # what was seen stays
-
-
-def test_in_notebook_7_the_board_is_in_the_page(server: JupyterServer, new_page: Callable[[], NotebookPage]) -> None:
-    path = server.folder / "seven-board.ipynb"
-    write_notebook(path, [CELLS[START], CELLS[FITS], "%xpu_cluster board"])
-    seven = new_page()
-    seven.open(server.url(path, "notebooks"))
-    seven.wait_for_kernel()
-    status = seven.run(0)
-    seven.run(1)
-    board = seven.run(2).locator(".xpu-board")
-    board.get_by_role("application", name="Timeline").wait_for()
-    assert not board.get_by_text("beside the notebook").first.is_visible()
-    assert not seven.output(2).locator(".xpu-standing").first.is_visible()
-    status.get_by_role("button", name=re.compile(r"^\W*Board$")).click()
-    status.locator(".xpu-board").get_by_text("History", exact=True).wait_for()
-    picture(seven, "notebook7")
-    assert seven.errors == []
+    lab.wait_for_kernel()

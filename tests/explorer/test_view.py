@@ -431,7 +431,7 @@ def test_the_controls_work_on_real_engines(pair: xpulab.XPUCluster) -> None:
 def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> None:
     """In a real kernel, a thread draws the pictures, and the output must belong to the cell.
 
-    The explorer shows changes made from Python, and works again after the cluster, or another one, was started.
+    The explorer shows changes made from Python, and works again after another cluster was started.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -443,10 +443,9 @@ def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> N
         "view.explorer.k = 4",
         "other = xpulab.explore(cluster.scatter(np.eye(9)), k=2); cluster.stop()\n"
         "view.ask('play', True); view.wait(); print(view.message, view.stopped, view.playing)",
-        "view.ask('start'); view.wait(); print(cluster.running, view.stopped)\n"
-        "view.explorer.step(); print(view.snapshot().line()[:49])",
-        "other.ask('step'); other.wait(); print(other.message); cluster.stop()",
-        "with xpulab.XPUCluster(1, timeout=60): view.explorer.step(); print(view.snapshot().line()[:50])\n",
+        "with xpulab.XPUCluster(1, timeout=60):\n"
+        "    view.explorer.step(); print(view.snapshot().line()[:49])\n"
+        "    other.ask('step'); other.wait(); print(other.message)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
@@ -457,9 +456,8 @@ def test_a_notebook_without_a_kernel_shows_the_last_picture(tmp_path: Path) -> N
     assert "ExploreWidget" not in str(bundles)
     said = ["".join(each.text for each in cell.outputs if each.output_type == "stream") for cell in notebook.cells]
     assert said[2] == "the cluster was stopped; type: %xpu_cluster start True False\n"
-    assert said[3] == "True False\nk-means of 1,000 rows x 2, k=4, start 0: 1 iterat\n"
-    assert said[5] == "k-means of 1,000 rows x 2, k=4, start 0: 2 iterati\n"
-    assert said[4] == (
+    assert said[3] == (
+        "k-means of 1,000 rows x 2, k=4, start 0: 1 iterat\n"
         "HandleError: the rows of this explorer were on engines that were stopped; scatter them again, and type: "
         "xpulab.explore(rows)\n"
     )

@@ -108,10 +108,11 @@ def test_a_small_sample_against_scikit_learn(
                 "by scikit-learn and NumPy",
             ],
         ),
-        (
+        pytest.param(
             "views.py",  # in a Jupyter kernel, which starts its own
             "--engines 1 --rows 2000 --seconds 0.3 --repeats 1",
             ["ratio of a pair", "the kernel's CPU time for views"],
+            marks=with_processes,
         ),
         (
             "scaling/engines.py",

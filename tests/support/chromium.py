@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-__all__ = ["browser"]
+__all__ = ["browser", "running"]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@contextlib.contextmanager
+def running() -> Iterator[Browser]:
     """Chromium without a window. Playwright's event loop runs in this thread, and must end before tests elsewhere.
 
     Without Chromium the tests are skipped, unless XPULAB_REQUIRE_BROWSER is set, as in `.ci/run`.
@@ -35,3 +36,10 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=executable, args=arguments)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium for a file of tests."""
+    with running() as browser:
+        yield browser

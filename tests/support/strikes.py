@@ -30,6 +30,7 @@ def strike(
     *arguments: Any,
     iterations: int = 0,
     pause: float = 0,
+    enough: str = "",
 ) -> None:
     """On an engine: call `act` at this meeting of the ranks in a later call of an estimator; see `meetings`.
 
@@ -45,6 +46,8 @@ def strike(
         Meetings count when the fit has noted so many iterations, of all its runs.
     pause : float
         Seconds by which each meeting takes longer after the first iteration: a fit keeps its state every 50 ms.
+    enough : str
+        The path of a file; once it is there, meetings take no longer.
     """
     from xpulab.engine.comm import Communicator
 
@@ -71,7 +74,7 @@ def strike(
                 done = noted()
                 self.met = getattr(self, "met", 0) + (done >= iterations)
                 most = max(most, self.met)
-                time.sleep(pause if done else 0)
+                time.sleep(pause if done and not (enough and os.path.exists(enough)) else 0)
                 if act is not None and self.met == meeting:
                     undo()
                     act(*arguments)
