@@ -45,7 +45,7 @@ def assert_same(ours: Any, theirs: Any, rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(a.score, b.score, rtol=max(rtol, 1e-9))
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -40,7 +40,7 @@ def assert_same(ours: Any, theirs: Any, rows: np.ndarray, rtol: float = 1e-8) ->
     np.testing.assert_allclose(later, their_later, rtol=0, atol=rtol * scale)
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -79,6 +79,7 @@ def test_what_selects_no_rows_is_said(on_pair: xpulab.XPUCluster) -> None:
                 rows[key]
 
 
+@pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])  # the folds are those of any number
 def test_searches_move_no_row(current: xpulab.XPUCluster, written: list[int], received: list[int]) -> None:
     shuffled = KFold(3, shuffle=True, random_state=0)
     searches: list[Any] = [

@@ -59,7 +59,7 @@ def assert_same(ours: Any, theirs: Any, rows: Any, plain: Any, tolerance: float 
 
 
 @KINDS
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["", "weighted"])
 def test_against_scikit_learn(current: xpulab.XPUCluster, tmp_path: Path, kind: Any, dtype: Any, weights: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -58,8 +59,9 @@ def parts_of(nbytes: int) -> Iterator[None]:
         results_in_files.PART = usual
 
 
+@functools.cache
 def fitted(kind: Any) -> tuple[Any, np.ndarray]:
-    """Return a fitted estimator and rows."""
+    """Return a fitted estimator, the same for each of its methods, and rows."""
     rows = rows_for(kind, np.rint(ROWS) if kind in INTEGRAL else ROWS)
     y = LABELS if is_classifier(kind()) else ROWS[:, 0]
     with warnings.catch_warnings():
