@@ -80,7 +80,8 @@ def test_the_file_has_the_result(kind: Any, method: str, suffix: str, tmp_path: 
     right = right.toarray() if sparse.issparse(right) else right
     whole = max(received, default=0)
     received.clear()
-    for X in (xpulab.scan(tmp_path / "x.npy"), np.load(tmp_path / "x.npy", mmap_mode="r"), rows):
+    array = np.load(tmp_path / "x.npy", mmap_mode="r") if suffix == ".npy" else rows
+    for X in (xpulab.scan(tmp_path / "x.npy"), array):
         with parts_of(right.nbytes // 4):
             found = getattr(estimator, method)(X, out=tmp_path / f"out{suffix}")
         assert isinstance(found, np.memmap if suffix == ".npy" else Scan)
