@@ -62,7 +62,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 _HOSTS = Path(__file__).parent / "hosts"
-_FEW_CHECKS = 120  # of scikit-learn's, of two estimators: all of them run
 
 
 @pytest.hookimpl(wrapper=True)  # around options such as `-m` and `-k`, which remove tests
@@ -100,8 +99,7 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     Each combination of a test's other parameters runs on one of its clusters, in turn, if there are as many of them as
     clusters. In general, with the mark `fraction`, the combinations run for which the numbers of the parameters add up
     to a multiple of n. If each parameter has n values or more, each combination of all parameters but one runs with a
-    value of the one that is left, such as one of the clusters. Of scikit-learn's checks of many estimators, each runs
-    with a third of the estimators.
+    value of the one that is left, such as one of the clusters.
     """
     of_tests: dict[str, list[tuple[pytest.Item, dict[str, int]]]] = defaultdict(list)
     known: dict[tuple[str, str], list[object]] = defaultdict(list)
@@ -123,14 +121,23 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
         of_tests[test].append((item, numbers))
     found = set()
     for test, combinations in of_tests.items():
-        if test.endswith("::test_the_checks_of_scikit_learn") and len(combinations) > _FEW_CHECKS:
-            found |= {item for number, (item, _) in enumerate(combinations) if number % 3}
+        if test.endswith("::test_the_checks_of_scikit_learn"):
+            found |= _checks_left_out([item for item, _ in combinations])
             continue
         mark = combinations[0][0].get_closest_marker("fraction")
         n = mark.args[0] if mark else len(known[test, "cluster"])
         if mark or (n and len(combinations) >= n * n):
             found |= {item for item, numbers in combinations if sum(numbers.values()) % n}
     return found
+
+
+def _checks_left_out(items: list[Any]) -> set[pytest.Item]:
+    """Return scikit-learn's checks that do not run: each runs with a third of many estimators, and with one of two."""
+    of_estimators: dict[int, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        of_estimators[id(item.callspec.params["estimator"])].append(item)
+    n, every = min(3, len(of_estimators)), enumerate(of_estimators.values())
+    return {check for first, checks in every for number, check in enumerate(checks, first) if number % n}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FoldersStayTogether | None:

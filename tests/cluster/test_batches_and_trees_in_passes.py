@@ -120,8 +120,7 @@ def test_batches_stop_and_go_on(losable: xpulab.XPUCluster, rows: Scan, tmp_path
 
 
 @pytest.mark.fraction(2)
-@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
-@pytest.mark.parametrize("strategy", ["biggest_inertia", "largest_cluster"])
+@pytest.mark.parametrize(("weights", "strategy"), [(None, "biggest_inertia"), (WEIGHTS, "largest_cluster")])
 def test_a_tree_is_that_of_rows_in_memory(budget: str, rows: Scan, weights: np.ndarray | None, strategy: str) -> None:
     arguments: dict[str, Any] = {"n_clusters": 5, "random_state": 0, "bisecting_strategy": strategy, "n_init": 2}
     ours = BisectingKMeans(**arguments).fit(rows, sample_weight=weights)

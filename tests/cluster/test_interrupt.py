@@ -30,11 +30,10 @@ from xpulab.data import Outgoing
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
 
 
-#: k-means takes hundreds of iterations, and many seconds, to converge for these rows.
-NOISE = np.random.RandomState(0).normal(size=(200_000, 14))
-FEW = NOISE[:20_000]
+#: k-means takes hundreds of iterations to converge for these rows.
+FEW = np.random.RandomState(0).normal(size=(20_000, 14))
 #: A fit of the few that takes long enough for an interrupt, because `interrupted_after` slows its iterations down.
-LONG: dict[str, Any] = {"n_clusters": 100, "init": NOISE[:100], "n_init": 1, "max_iter": 100, "tol": 0}
+LONG: dict[str, Any] = {"n_clusters": 100, "init": FEW[:100], "n_init": 1, "max_iter": 100, "tol": 0}
 
 
 @functools.cache
@@ -180,7 +179,7 @@ def shared_blocks(current: xpulab.XPUCluster) -> int:
 def test_shared_memory_is_gone_after_a_fit_however_it_ends(
     current: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    X = NOISE
+    X = FEW
     gc.collect()
     before = shared_blocks(current)  # something else may still hold results, such as the traceback of another test
     fitted = KMeans(8, init=X[:8], n_init=1, max_iter=5).fit(X, sample_weight=np.ones(len(X)))
@@ -199,7 +198,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
 
 
 def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
-    X = NOISE
+    X = FEW
     KMeans(3, random_state=0, max_iter=1).fit(X)
     with interrupted_after(0.1, doing=b"choosing the first centres"):
         KMeans(3000, random_state=0, max_iter=1).fit(X)
@@ -214,8 +213,8 @@ def test_an_interrupt_before_there_is_room_for_the_labels(where: str, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(where, pressed)
         with pytest.raises(KeyboardInterrupt, match="interrupted before an iteration had ended"):
-            KMeans(3).fit(NOISE[:100])
-    assert KMeans(3, random_state=0).fit(NOISE[:100]).labels_.shape == (100,)
+            KMeans(3).fit(FEW[:100])
+    assert KMeans(3, random_state=0).fit(FEW[:100]).labels_.shape == (100,)
 
 
 def test_a_users_function_can_be_interrupted(current: xpulab.XPUCluster) -> None:

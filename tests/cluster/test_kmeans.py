@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import time
@@ -54,7 +55,7 @@ def test_same_start_gives_the_same_fit(n: int, d: int, k: int, dtype: Any) -> No
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_same_random_state_picks_the_same_rows(init: str) -> None:
     X = blobs(1501, 4, 12)
-    for seed in range(3):
+    for seed in range(2):
         assert_same_fit(X, *both(X, n_clusters=12, init=init, n_init=2, random_state=seed))
 
 
@@ -137,16 +138,17 @@ def test_equal_rows_on_some_of_the_engines_give_one_cluster(current: xpulab.XPUC
         np.testing.assert_array_equal(fitted.cluster_centers_, X)
 
 
+@pytest.mark.fraction(2)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("weighted", "dtype"), [(True, np.float32), (False, np.float64)])
 def test_initial_centres_include_every_distinct_row(weighted: bool, dtype: Any) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
-        X = rng.normal(size=(60, 64)).astype(dtype)[rng.permutation(np.arange(300) % 60)]
-        weights = rng.uniform(0.1, 2, 300) if weighted else None
+        X = rng.normal(size=(40, 64)).astype(dtype)[rng.permutation(np.arange(200) % 40)]
+        weights = rng.uniform(0.1, 2, 200) if weighted else None
         if weights is not None:
             weights[X[:, 0] == X[0, 0]] = 0  # this row has no weight, and must not be drawn
-        for n_clusters in (60 - weighted, 65):
+        for n_clusters in (40 - weighted, 43):
             fitted = KMeans(n_clusters, n_init=1, random_state=seed, max_iter=1).fit(X, sample_weight=weights)
             assert fitted.report_.iterations[0].metrics["inertia"] < 1e4 * 64 * np.finfo(dtype).eps
 
@@ -187,29 +189,39 @@ def _exact_fit(X: np.ndarray, weights: np.ndarray, start: np.ndarray) -> Fractio
         before = labels
 
 
-@two_sizes
-def test_relocation_agrees_with_exact_arithmetic() -> None:
-    # By scikit-learn's rules a row at its centre is not far, and a cluster that gives its last row away has the weight
-    # 0 and gets the centre of the heaviest cluster. In floating point a rounding error may remain in both cases. The
-    # centre may then be anywhere, and scikit-learn itself deviates from its rules for some of these examples.
-    agreed = {"ours": 0, "theirs": 0}
-    compared = 0
+Example = tuple[np.ndarray, np.ndarray, np.ndarray, float]  # rows, weights, the first centres, the exact inertia
+
+
+@functools.cache
+def relocations() -> list[Example]:
+    """Return forty fits in which clusters are relocated and no tie leaves a choice."""
+    found: list[Example] = []
     for seed in range(400):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(5, 8))
         X = rng.integers(0, 4, (n, 2)).astype(np.float64)
         weights = rng.uniform(0.1, 2, n)
         start = X[[0, 0, *rng.permutation(n)[:3]]]
-        exact = _exact_fit(X, weights, start)
-        if exact is None or compared == 40:
-            continue
-        compared += 1
+        if (exact := _exact_fit(X, weights, start)) is not None:
+            found.append((X, weights, start, float(exact)))
+        if len(found) == 40:
+            break
+    return found
+
+
+@two_sizes
+def test_relocation_agrees_with_exact_arithmetic() -> None:
+    # By scikit-learn's rules a row at its centre is not far, and a cluster that gives its last row away has the weight
+    # 0 and gets the centre of the heaviest cluster. In floating point a rounding error may remain in both cases. The
+    # centre may then be anywhere, and scikit-learn itself deviates from its rules for some of these examples.
+    agreed = {"ours": 0, "theirs": 0}
+    for X, weights, start, exact in relocations():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fits = both(X, weights, n_clusters=5, init=start, n_init=1, tol=0)
         for whose, fitted in zip(agreed, fits, strict=True):
-            agreed[whose] += bool(np.isclose(fitted.inertia_, float(exact), rtol=1e-9, atol=1e-20))
-    assert compared == agreed["ours"] == 40
+            agreed[whose] += bool(np.isclose(fitted.inertia_, exact, rtol=1e-9, atol=1e-20))
+    assert agreed["ours"] == len(relocations()) == 40
     assert agreed["theirs"] < 40
 
 
@@ -218,16 +230,16 @@ def test_relocation_agrees_with_exact_arithmetic() -> None:
 @pytest.mark.parametrize(("weighted", "dtype"), [(True, np.float32), (False, np.float64)])
 def test_labels_are_those_of_predict_even_if_centres_coincide(weighted: bool, dtype: Any) -> None:
     rng = np.random.default_rng(0)
-    distinct = (3 + rng.normal(size=(60, 64))).astype(dtype)
-    X = distinct[rng.permutation(np.arange(300) % 60)]
-    weights = rng.uniform(0.1, 2, 300) if weighted else None
+    distinct = (3 + rng.normal(size=(40, 64))).astype(dtype)
+    X = distinct[rng.permutation(np.arange(200) % 40)]
+    weights = rng.uniform(0.1, 2, 200) if weighted else None
     for rows in (np.asfortranarray(X), sparse.csr_matrix(X)):
         for parameters in ({"tol": 0}, {"max_iter": 1}, {"n_init": 3}):
-            fitted = KMeans(65, **{"n_init": 1, "random_state": 0, **parameters}).fit(rows, sample_weight=weights)
+            fitted = KMeans(43, **{"n_init": 1, "random_state": 0, **parameters}).fit(rows, sample_weight=weights)
             np.testing.assert_array_equal(fitted.predict(rows), fitted.labels_)
             assert fitted.n_iter_ <= 3
         # The bound is for CSR, whose squared distances are differences of squared norms.
-        assert fitted.inertia_ < 300 * 64 * 10 * 16 * np.finfo(dtype).eps
+        assert fitted.inertia_ < 200 * 64 * 10 * 16 * np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("tol", [0, 1e-2])

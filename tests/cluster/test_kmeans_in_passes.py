@@ -81,7 +81,7 @@ def require_said(estimator: KMeans, budget: str) -> None:
         assert 30 <= share <= 40
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
 def test_given_centres(budget: str, folder: Path, kind: str, weights: np.ndarray | None) -> None:

@@ -53,11 +53,11 @@ def test_calls_take_little_more_than_the_rows(pair: xpulab.XPUCluster, X: np.nda
         km = KMeans(64, init=X[:64], n_init=1, max_iter=2, tol=0).fit(few)
         call: Callable[[np.ndarray], Any] = km.predict
     elif method == "random":
-        call = KMeans(64, init="random", n_init=2, max_iter=6, tol=0, random_state=0).fit
+        call = KMeans(64, init="random", n_init=2, max_iter=2, tol=0, random_state=0).fit
     elif method == "k-means++":
         call = KMeans(16, max_iter=1, random_state=0).fit
     else:
-        call = KMeans(64, init=X[:64], n_init=1, max_iter=8, tol=0).fit
+        call = KMeans(64, init=X[:64], n_init=1, max_iter=3, tol=0).fit
     call(few)  # compiles
     engine, notebook = growth(pair, lambda: call(X))
     assert 0.9 < engine < 1.4  # 1.3 for more rows, because some buffers have a fixed size

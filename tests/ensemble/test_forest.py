@@ -329,6 +329,8 @@ def test_stop_and_a_lost_engine_end_a_fit_of_handles(losable: xpulab.XPUCluster,
         forest.fit(rows, targets)
     assert not hasattr(forest, "estimators_")
     assert_same_trees(forest.fit(rows, targets), expected)
+    if meeting == 2:  # new engines start after the loss in the other
+        return
     losable.run(strike, meeting, die_on_rank_1)
     with pytest.raises(EngineLostError):
         forest.fit(rows, targets)

@@ -20,8 +20,13 @@ CANNOT = {
     "test_different_bitness_pickle": "the class that counts calls of fit cannot be pickled",
     "test_different_bitness_joblib_pickle": "the class that counts calls of fit cannot be pickled",
 }
-#: Fits of a hundred trees with the losses with which `test_boosting` compares all trees with scikit-learn's.
-DEAR = ("test_absolute_error", "test_gamma", "test_poisson")
+#: Fits of a hundred trees with losses, weights, missing values and constraints with which `test_boosting` compares all
+#: trees, also those of stages, with scikit-learn's.
+DEAR = (
+    *("test_absolute_error", "test_absolute_error_sample_weight", "test_gamma", "test_poisson", "test_class_weights"),
+    *("test_interaction_cst_numerically", "test_missing_values_minmax_imputation", "test_missing_values_resilience"),
+    *("test_sample_weight_effect", "test_staged_predict"),
+)
 PROXIES = [f"xpulab.ensemble:HistGradientBoosting{kind}" for kind in ("Classifier", "Regressor")]
 
 

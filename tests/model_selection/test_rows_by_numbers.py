@@ -79,7 +79,7 @@ def test_what_selects_no_rows_is_said(on_pair: xpulab.XPUCluster) -> None:
                 rows[key]
 
 
-def test_searches_move_no_row(current: xpulab.XPUCluster, written: list[int], received: list[int]) -> None:
+def test_searches_move_no_row(on_pair: xpulab.XPUCluster, written: list[int], received: list[int]) -> None:
     shuffled = KFold(3, shuffle=True, random_state=0)
     searches: list[Any] = [
         lambda X, y: GridSearchCV(KMeans(2, random_state=0, n_init=1), {"max_iter": [1, 3]}, cv=3).fit(X).best_score_,
@@ -96,14 +96,14 @@ def test_searches_move_no_row(current: xpulab.XPUCluster, written: list[int], re
         lambda X, y: cross_val_predict(Ridge(), X, y, cv=3),
         lambda X, y: learning_curve(Ridge(), X, y, cv=2, train_sizes=[0.5, 1.0])[2],
     ]
-    handle, targets = current.scatter(X), current.scatter(Y)
+    handle, targets = on_pair.scatter(X), on_pair.scatter(Y)
     for search in searches:
         del written[:], received[:]
         found = search(handle, targets)
         assert sum(written) + sum(received) <= 40 * Y.nbytes  # numbers of rows, and predictions: 40 calls at most
         assert max([0, *received]) <= Y.nbytes
         assert_allclose(found, search(X, Y), rtol=1e-6)
-    assert len(current.handles()) == 2  # the folds are freed
+    assert len(on_pair.handles()) == 2  # the folds are freed
 
 
 def test_searches_of_classes_and_halves(on_pair: xpulab.XPUCluster) -> None:

@@ -1,4 +1,4 @@
-"""GaussianNB against scikit-learn: attributes, predictions, weights, parts, handles and files; and its own tests."""
+"""GaussianNB against scikit-learn: attributes, predictions, weights, parts, handles and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import sklearn.naive_bayes
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from suites import run_suite
 
 import xpulab
 from xpulab.naive_bayes import GaussianNB
@@ -82,11 +81,6 @@ def test_refusals(on_pair: xpulab.XPUCluster) -> None:
         GaussianNB(priors=[0.5, 0.5]).fit(X, LABELS)
     with pytest.raises(ValueError, match="Negative values"):
         GaussianNB().fit(X, LABELS, WEIGHTS - 1)
-
-
-def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    modules, proxies = ["sklearn.tests.test_naive_bayes"], ["xpulab.naive_bayes:GaussianNB"]
-    run_suite(tmp_path, pair, modules, proxies, least=10, only="not array_api")
 
 
 _checks = parametrize_with_checks([GaussianNB()])

@@ -20,25 +20,25 @@ from xpulab.scanning import Scan
 
 pytestmark = pytest.mark.cluster
 
-N, D = 901, 3
+N, D = 451, 3
 RNG = np.random.default_rng(0)
 ROWS = np.rint(4 * RNG.normal(size=(N, D)))  # many distances are equal
-QUERIES = np.rint(4 * RNG.normal(size=(150, D)))
+QUERIES = np.rint(4 * RNG.normal(size=(75, D)))
 #: Twice what is kept: an index is a copy of the rows, with two numbers for each.
 BUDGETS: dict[str, str | float] = {"all": 1e9, "40 %": f"{int(0.4 * N * (2 * 8 * D + 16))}B", "nothing": 0}
 
 
 def stored(path: Path, rows: np.ndarray, **columns: Any) -> Scan:
     names = {f"c{f}": rows[:, f] for f in range(rows.shape[1])}
-    pq.write_table(pa.table(names | columns), path, row_group_size=173)
+    pq.write_table(pa.table(names | columns), path, row_group_size=87)
     return xpulab.scan(path)
 
 
 @pytest.fixture(params=BUDGETS)
 def budget(request: pytest.FixtureRequest, current: xpulab.XPUCluster) -> Iterator[str]:
-    """Give the engines memory for these rows, and have parts of 250 rows."""
+    """Give the engines memory for these rows, and have parts of 128 rows."""
     current.memory = BUDGETS[request.param]
-    with constants(current, "xpulab.kernels.streamed", PIECE_BYTES=256 * 8 * D):
+    with constants(current, "xpulab.kernels.streamed", PIECE_BYTES=128 * 8 * D):
         yield request.param
     current.memory = None
 
@@ -56,7 +56,7 @@ def test_the_neighbours_are_those_of_rows_in_memory(
     same = NearestNeighbors(algorithm="brute", **parameters).fit(X)
     handle = current.scatter(QUERIES)
     for asked, right in ((queries, QUERIES), (handle, QUERIES), (None, None)):
-        with constants_here("xpulab.estimator.sending", AT_ONCE=16 * 5 * current.size * 500):  # 500 queries
+        with constants_here("xpulab.estimator.sending", AT_ONCE=16 * 5 * current.size * 250):  # 250 queries
             found, some = ours.kneighbors(asked), ours.radius_neighbors(asked, 0.001 if cosine else 2.0)
         for each, expected in zip(found, same.kneighbors(right), strict=True):
             assert_array_equal(each, expected)
@@ -80,7 +80,7 @@ def test_votes_and_means_are_those_of_rows_in_memory(budget: str, tmp_path: Path
     for kind, place, values in ((KNeighborsClassifier, D, labels), (KNeighborsRegressor, D + 1, numbers)):
         ours, same = kind().fit(rows, ByEngines(table.source, [place], flat=True)), kind().fit(ROWS, values)
         assert_array_equal(ours.predict(queries), same.predict(QUERIES))
-        assert_array_equal(ours.predict(rows[:700], out=tmp_path / "out.npy"), same.predict(ROWS[:700]))
+        assert_array_equal(ours.predict(rows[:350], out=tmp_path / "out.npy"), same.predict(ROWS[:350]))
     plain = KNeighborsClassifier(1).fit(rows, table["label"]).to_sklearn()
     assert_array_equal(
         plain.predict(pd.DataFrame(ROWS[:9], columns=rows.columns)),
@@ -91,11 +91,11 @@ def test_votes_and_means_are_those_of_rows_in_memory(budget: str, tmp_path: Path
 @pytest.mark.fraction(2)
 def test_rows_that_are_not_kept_are_looked_at(budget: str, tmp_path: Path) -> None:
     X = ROWS.copy()
-    X[850, 1] = np.inf
+    X[430, 1] = np.inf
     table = stored(tmp_path / "x.parquet", X)
-    with pytest.raises(ValueError, match=r"X contains.* first such row is row 850, column 'c1'"):
+    with pytest.raises(ValueError, match=r"X contains.* first such row is row 430, column 'c1'"):
         NearestNeighbors().fit(table)
-    with pytest.raises(ValueError, match=r"y contains.* first such row is row 850, column 'c1'"):
+    with pytest.raises(ValueError, match=r"y contains.* first such row is row 430, column 'c1'"):
         KNeighborsRegressor().fit(table[["c0"]], table["c1"])
     large = (ROWS * 1e25).astype(np.float32)  # whose squares float32 does not have
     np.save(tmp_path / "large.npy", large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -58,8 +59,9 @@ def parts_of(nbytes: int) -> Iterator[None]:
         results_in_files.PART = usual
 
 
+@functools.cache
 def fitted(kind: Any) -> tuple[Any, np.ndarray]:
-    """Return a fitted estimator and rows."""
+    """Return a fitted estimator, the same for each of its methods, and rows."""
     rows = rows_for(kind, np.rint(ROWS) if kind in INTEGRAL else ROWS)
     y = LABELS if is_classifier(kind()) else ROWS[:, 0]
     with warnings.catch_warnings():
@@ -78,7 +80,8 @@ def test_the_file_has_the_result(kind: Any, method: str, suffix: str, tmp_path: 
     right = right.toarray() if sparse.issparse(right) else right
     whole = max(received, default=0)
     received.clear()
-    for X in (xpulab.scan(tmp_path / "x.npy"), np.load(tmp_path / "x.npy", mmap_mode="r"), rows):
+    array = np.load(tmp_path / "x.npy", mmap_mode="r") if suffix == ".npy" else rows
+    for X in (xpulab.scan(tmp_path / "x.npy"), array):
         with parts_of(right.nbytes // 4):
             found = getattr(estimator, method)(X, out=tmp_path / f"out{suffix}")
         assert isinstance(found, np.memmap if suffix == ".npy" else Scan)

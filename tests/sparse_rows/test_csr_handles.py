@@ -179,7 +179,7 @@ TAKING: dict[str, Callable[[], Any]] = {
 
 
 @DTYPES
-@pytest.mark.fraction(2)
+@pytest.mark.fraction(3)
 @pytest.mark.parametrize("name", TAKING)
 def test_estimators_take_the_handle_and_move_no_row(
     current: xpulab.XPUCluster, written: list[int], received: list[int], name: str, dtype: Any

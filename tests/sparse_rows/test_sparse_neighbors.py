@@ -51,7 +51,7 @@ def test_neighbours_are_those_of_brute_force(current: xpulab.XPUCluster, metric:
     distances, places = theirs.kneighbors(exact[1])
     own = theirs.kneighbors()
     firm = np.diff(theirs.kneighbors(exact[1], 7)[0], axis=1).min(axis=1) > 1e-9  # none are equally near
-    for given in (X, current.scatter(X), current.scatter(X, counts=uneven)):
+    for given in (X, current.scatter(X, counts=uneven)):
         ours = NearestNeighbors(n_neighbors=6, metric=metric).fit(given)
         for queries in (Q, Q.tocsc(), Q.toarray(), current.scatter(Q), current.scatter(Q.toarray())):
             found = ours.kneighbors(queries)

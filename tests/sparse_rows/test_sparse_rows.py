@@ -163,7 +163,7 @@ def test_ridge(current: xpulab.XPUCluster, shape: tuple[int, int], dtype: Any, f
         np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=10 * tolerance)
         np.testing.assert_allclose(ours.predict(X), theirs.predict(exact), atol=100 * tolerance)
         assert ours.score(X, targets, of_rows) == pytest.approx(theirs.score(exact, targets, of_rows), abs=1e-6)
-    if shape == (601, 57):  # columns of different sizes, targets that the columns do not explain
+    if shape == (601, 57) and dtype is np.float64:  # columns of different sizes, targets that they do not explain
         sizes = np.logspace(-6, 8, 57)
         scaled, noise = X.astype(np.float64) @ sparse.diags(sizes), random.normal(size=601)
         ours = Ridge(1e-3, fit_intercept=fit_intercept).fit(scaled, noise)

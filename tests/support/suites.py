@@ -82,7 +82,8 @@ def run_suite(
     run = {
         "folder": str(folder),
         "arguments": [
-            "-q", "-p", "suites_plugin", "-p", "no:cacheprovider", "--tb=short", "--color=no",
+            # Other tracebacks parse the whole file of the test, also of each test that is expected to fail.
+            "-q", "-p", "suites_plugin", "-p", "no:cacheprovider", "--tb=native", "--color=no",
             *(["-k", only] if only else []),
             "--pyargs", *modules,
         ],

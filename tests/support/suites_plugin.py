@@ -33,7 +33,7 @@ import xpulab
 
 _calling: dict[str, set[str]] = {}  # tests that have called each proxy
 _running = ""
-_FEW = 60  # all of so few tests run
+_FEW = 30  # all of so few tests run
 _every = 1
 
 
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [
         item
         for item in items
-        if item.name not in dear
+        if item.name.partition("[")[0] not in dear
         and ("[" not in item.nodeid or whole in item.nodeid or zlib.crc32(item.nodeid.encode()) % _every == 0)
     ]
     for part, reason in json.loads(os.environ.get("XPULAB_CANNOT", "{}")).items():

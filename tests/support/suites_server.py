@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 # What the plugin `suites_plugin` imports before it swaps.
 for _name in ("xpulab", "sklearn.cluster._spectral", "sklearn.pipeline", "sklearn.compose", "sklearn.decomposition"):
@@ -36,7 +37,8 @@ def _run(folder: str, arguments: list[str], variables: dict[str, str], output: s
 
 
 def main() -> None:
-    """Serve until standard input is closed."""
+    """Serve until standard input is closed, with one thread for OpenMP and BLAS beside the engines."""
+    threadpool_limits(1)
     for line in sys.stdin:
         run: dict[str, Any] = json.loads(line)
         child = os.fork()
