@@ -207,36 +207,6 @@ def test_windows_work_as_mpi4pys(pair: xpulab.XPUCluster) -> None:
     assert second == [10.0, 20.0, 22.0, 20.0, True, [0, 1]]
 
 
-FILES = """
-mine, read, found = np.arange(3.0) + 10 * rank, np.zeros(3), []
-def moved(call):
-    read[:] = 0
-    call()
-    found.append(read.tolist())
-file.Set_size(0)
-file.Set_view(24 * rank, MPI.DOUBLE)
-file.Write_all(mine)
-file.Sync()
-file.Set_view(0, MPI.DOUBLE)
-moved(lambda: file.Read_at_all(3 * other, read))
-moved(lambda: file.Iread_at_all(3 * rank, read).Wait())
-moved(lambda: (file.Read_at_all_begin(3 * other, read), file.Read_at_all_end(read)))
-file.Seek_shared(0)
-moved(lambda: file.Read_ordered(read))
-found += [file.Get_size(), isinstance(file, MPI.File)]
-file.Close()
-found.append(file == MPI.FILE_NULL)
-"""
-
-
-def test_files_work_as_mpi4pys(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    run_cell(pair, _with_file(tmp_path) + FILES, out=["found"])
-    first, second = pair.last_output.values["found"]
-    of_0, of_1 = [0.0, 1.0, 2.0], [10.0, 11.0, 12.0]
-    assert first == [of_1, of_0, of_1, of_0, 48, True, True]
-    assert second == [of_0, of_1, of_0, of_1, 48, True, True]
-
-
 @pytest.mark.parametrize("waiting", ["inter.recv(source=0)", "packing.recv(source=1)", "win.Fence()", "file.Close()"])
 def test_a_functions_world_is_as_a_cells(pair: xpulab.XPUCluster, waiting: str, tmp_path: Path) -> None:
     def function(here: Any, source: str) -> None:
