@@ -62,6 +62,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 _HOSTS = Path(__file__).parent / "hosts"
+_BROWSER = Path(__file__).parent / "browser"
 
 
 @pytest.hookimpl(wrapper=True)  # around options such as `-m` and `-k`, which remove tests
@@ -88,6 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
         reasons["10_"] = "PyTorch and skorch are not installed"
     if not os.environ.get("XPULAB_HOSTS"):
         reasons[str(_HOSTS)] = "XPULAB_HOSTS is not set, with which the tests make hosts and a Slurm on this machine"
+    if not os.environ.get("XPULAB_BROWSER"):
+        reasons[str(_BROWSER)] = "XPULAB_BROWSER is not set, with which the tests open notebooks in Chromium"
     for item in items:
         if reason := reasons.get(item.path.name[:3]) or reasons.get(str(item.path.parent)):
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import chromium
 import pytest
-from jupyter_server_process import SCREENSHOTS, VIEWPORT, JupyterServer
-from notebook_page import NotebookPage
+from jupyter_server_process import ROOT, SCREENSHOTS, VIEWPORT, JupyterServer
+from notebook_page import PATIENCE, NotebookPage
+from playwright.sync_api import Error
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_running: list[Browser] = []  # while tests of this folder follow each other: one, and further ones if it has crashed
+#: Says to `.ci/run` that Chromium has crashed in a file, whose tests begin with what the tests before them have left.
+DIED = ROOT / "build" / "chromium-died"
+
+_running: list[Browser] = []  # one, while tests of this folder follow each other
 _next: list[Path] = []  # the folder of the test that follows the latest one
 
 
@@ -29,12 +33,18 @@ def _browsers() -> Iterator[contextlib.ExitStack]:
 @pytest.fixture(scope="module")
 def browser(_browsers: contextlib.ExitStack) -> Iterator[Browser]:
     """Chromium, as in `chromium.running`, for all files of this folder that follow each other."""
-    if not (_running and _running[-1].is_connected()):
+    if not _running:
         _running.append(_browsers.enter_context(chromium.running()))
-    yield _running[-1]
-    if _next != [Path(__file__).parent]:
+    browser = _running[-1]
+    yield browser
+    died = not browser.is_connected()
+    if died:
+        DIED.parent.mkdir(exist_ok=True)
+        DIED.touch()
+    if died or _next != [Path(__file__).parent]:
         _running.clear()
-        _browsers.close()
+        with contextlib.suppress(Error) if died else contextlib.nullcontext():
+            _browsers.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,6 +84,7 @@ def new_page(browser: Browser) -> Iterator[type[NotebookPage]]:
         def new() -> NotebookPage:
             context = browser.new_context(viewport=VIEWPORT)
             pages.callback(context.close)
+            context.set_default_timeout(PATIENCE)
             return NotebookPage(context.new_page())
 
         yield new  # type: ignore[misc]

@@ -67,7 +67,7 @@ class JupyterServer:
         with self._log.open("wb") as log:
             command = [sys.executable, "-m", "jupyterlab", *options]
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"the Jupyter server did not start:\n{self._log.read_text()}")
@@ -78,7 +78,7 @@ class JupyterServer:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
 
     def set_theme(self, theme: str) -> None:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from playwright.sync_api import Locator, Page
 
-__all__ = ["NotebookPage", "colours", "write_notebook"]
+__all__ = ["PATIENCE", "NotebookPage", "colours", "write_notebook"]
 
+#: Milliseconds that a page on a busy machine has for what a test waits for.
+PATIENCE = 120_000
 #: Milliseconds between two looks of a page at what a test waits for. The default looks at each frame, of which the page
 #: then draws sixty a second.
 _POLLING = 100
@@ -75,7 +77,7 @@ class NotebookPage:
     def open(self, url: str) -> None:
         """Go to a notebook, and wait until its cells are shown."""
         self.page.goto(url)
-        self.cells.first.wait_for(timeout=60_000)
+        self.cells.first.wait_for()
 
     @property
     def cells(self) -> Locator:
@@ -88,14 +90,13 @@ class NotebookPage:
         """Wait until the kernel is connected and idle."""
         self.page.wait_for_function(
             "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'",
-            timeout=60_000,
             polling=_POLLING,
         )
 
     def start(self, cell: int) -> None:
         """Start a cell with the keyboard, without waiting for its end."""
         prompt = self.cells.nth(cell).locator(".jp-InputPrompt").first
-        for _ in range(20):
+        for _ in range(5):
             before = prompt.inner_text()
             prompt.click()
             self.page.keyboard.press("Control+Enter")
@@ -103,26 +104,25 @@ class NotebookPage:
                 self.page.wait_for_function(
                     "([prompt, before]) => prompt.innerText !== before",
                     arg=[prompt.element_handle(), before],
-                    timeout=500,
+                    timeout=10_000,
                     polling=_POLLING,
                 )
             if prompt.inner_text().strip() != "[ ]:":
                 return
         raise AssertionError(f"cell {cell} does not run: {prompt.inner_text()}")
 
-    def run(self, cell: int, seconds: float = 120) -> Locator:
+    def run(self, cell: int) -> Locator:
         """Run a cell to its end, and return its output."""
         self.start(cell)
-        self.wait(cell, seconds)
+        self.wait(cell)
         return self.output(cell)
 
-    def wait(self, cell: int, seconds: float = 120) -> None:
+    def wait(self, cell: int) -> None:
         """Wait until a cell has ended."""
         self.page.wait_for_function(
             "cell => /^\\[\\d+\\]/.test(document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell]"
             "?.querySelector('.jp-InputPrompt')?.innerText ?? '')",
             arg=cell,
-            timeout=seconds * 1000,
             polling=_POLLING,
         )
 

@@ -14,6 +14,7 @@ import nbformat
 import pytest
 from jupyter_server_process import GENTLY, SCREENSHOTS, JupyterServer
 from notebook_page import NotebookPage, write_notebook
+from waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -28,7 +29,7 @@ CELLS = [
     "X = np.random.default_rng(0).normal(size=(20_000, 14)).astype(np.float32)\n"
     "fits = [KMeans(k, init=X[:k], n_init=1, max_iter=40, tol=0).fit(X) for k in (20, 30)]",
     "%xpu_cluster board",
-    f"{GENTLY}endless = KMeans(60, n_init=1000, max_iter=10_000, tol=0, random_state=0)\nendless.fit(X)",
+    f"{GENTLY}endless = KMeans(60, init='random', n_init=1000, max_iter=10_000, tol=0, random_state=0)\nendless.fit(X)",
     "c.run(meetings)\nprint('status', endless.report_.status)\nprint(*(fit.report_.objective[1] for fit in fits))",
     "%%xpu\nimport time\nwhile True:\n    time.sleep(0.05)",
     "%%xpu\ncomm.Barrier()\ntotal = comm.allreduce(rank)",
@@ -138,7 +139,8 @@ def test_the_panel_comes_back_where_it_was_open(lab: NotebookPage, panel: Locato
         lab.page.reload()
         lab.cells.first.wait_for()
         lab.output(BOARD).locator(".xpu-live .xpu-board").wait_for()
-        lab.page.wait_for_timeout(2000)  # the panel comes at once, and one that was closed goes within a second
+        until(lambda: panel.count() == panels, meanwhile=lambda: lab.page.wait_for_timeout(200))
+        lab.page.wait_for_timeout(2000)  # a panel that was closed would come within a second
         assert panel.count() == panels
 
     loaded_again(1)
@@ -171,11 +173,11 @@ def test_the_button_of_the_status_opens_the_panel(lab: NotebookPage, panel: Loca
 
 def test_stop_ends_a_running_fit(lab: NotebookPage, panel: Locator) -> None:
     lab.start(ENDLESS)
-    panel.get_by_role("progressbar", name="iterations done").wait_for(timeout=30_000)
+    panel.get_by_role("progressbar", name="iterations done").wait_for()
     panel.get_by_text(re.compile(r"KMeans\.fit .*iteration \d\d")).first.wait_for()  # the curve has some points
     picture(lab, "running")
     panel.get_by_role("button", name="Stop").click()
-    lab.wait(ENDLESS, seconds=30)
+    lab.wait(ENDLESS)
     assert "KMeans.fit was interrupted" in lab.output(ENDLESS).inner_text()
     panel.get_by_text("no call runs").wait_for()
     panel.get_by_text("interrupted").first.wait_for()
@@ -184,9 +186,9 @@ def test_stop_ends_a_running_fit(lab: NotebookPage, panel: Locator) -> None:
 
 def test_stop_ends_a_cell_on_the_engines(lab: NotebookPage, panel: Locator) -> None:
     lab.start(CELL)
-    panel.get_by_text(re.compile("%%xpu of this notebook")).wait_for(timeout=30_000)
+    panel.get_by_text(re.compile("%%xpu of this notebook")).wait_for()
     panel.get_by_role("button", name="Stop").click()
-    lab.wait(CELL, seconds=30)
+    lab.wait(CELL)
     assert "was interrupted" in lab.output(CELL).inner_text()
 
 
@@ -213,7 +215,8 @@ def test_the_board_follows_the_theme_and_fits_a_narrow_panel(lab: NotebookPage, 
 def test_opened_again_without_a_kernel_it_shows_the_last_state(
     lab: NotebookPage, server: JupyterServer, new_page: Callable[[], NotebookPage]
 ) -> None:
-    lab.page.wait_for_timeout(3000)  # the standing form follows the live one within two seconds
+    standing = lab.output(BOARD).locator(".xpu-standing", has_text="interrupted")
+    standing.first.wait_for(state="attached")  # the standing form follows the live one
     lab.cells.nth(START).locator(".jp-InputPrompt").first.click()  # the keyboard is the notebook's again
     lab.save()
     saved = server.folder / "board-saved.ipynb"
@@ -239,7 +242,6 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
 def test_a_cell_on_the_engines_has_a_timeline_if_it_is_measured(lab: NotebookPage, panel: Locator) -> None:
     panel.get_by_role("combobox", name="Call of the timeline").select_option("0")
     panel.get_by_role("checkbox", name="measure %%xpu cells").check()
-    lab.page.wait_for_timeout(500)
     lab.run(MEASURED)
     panel.get_by_text("MPI allreduce").wait_for()
     lanes = panel.get_by_role("application", name="Timeline")
@@ -256,7 +258,7 @@ def test_the_panel_says_that_the_kernel_is_gone(lab: NotebookPage, panel: Locato
     lab.cells.nth(START).locator(".jp-InputPrompt").first.click()
     lab.page.locator("[data-command='notebook:restart-kernel']:visible").first.click()
     lab.page.locator(".jp-Dialog button.jp-mod-warn").click()
-    gone.wait_for(timeout=30_000)
+    gone.wait_for()
     assert panel.get_by_role("button", name="Stop").is_disabled()
     assert panel.get_by_text("calls of this notebook").is_visible()  # what was seen stays
     lab.wait_for_kernel()

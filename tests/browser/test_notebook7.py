@@ -58,4 +58,4 @@ def test_the_board_is_in_the_page(lab: NotebookPage) -> None:
 
 def test_a_stopped_cluster_can_be_started(lab: NotebookPage) -> None:
     lab.run(STOP)
-    lab.output(START).get_by_role("button", name="Start the engines").wait_for(timeout=60_000)
+    lab.output(START).get_by_role("button", name="Start the engines").wait_for()

@@ -9,7 +9,7 @@ __all__ = ["until", "until_none"]
 
 
 def until(
-    condition: Callable[[], object], seconds: float = 60.0, meanwhile: Callable[[], object] = lambda: None
+    condition: Callable[[], object], seconds: float = 120.0, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Return when the condition holds.
 
@@ -39,7 +39,7 @@ def until(
         time.sleep(min(0.5, max(0.02, 4 * (time.monotonic() - began))))
 
 
-def until_none(find: Callable[[], Collection[object]], seconds: float = 20.0) -> None:
+def until_none(find: Callable[[], Collection[object]], seconds: float = 60.0) -> None:
     """Return when there is nothing more to find; the error says what is left after these seconds."""
     left: list[object] = []
 
