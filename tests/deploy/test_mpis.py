@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,17 +44,24 @@ def mpi(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def engines(mpi: str) -> Iterator[xpulab.XPUCluster]:
+def sessions() -> Iterator[Path]:
+    """A folder for the sessions of Open MPI and MPICH: elsewhere are those of other tests at the same time."""
+    with tempfile.TemporaryDirectory(prefix="xpu") as folder:  # a short path, for sockets
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def engines(mpi: str, sessions: Path) -> Iterator[xpulab.XPUCluster]:
     """A cluster of 2 engines in what looks like a batch job on two hosts; what it leaves is found at its end."""
-    before = left()
+    before = left(sessions)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in JOB.items():
+        for name, value in {**JOB, "TMPDIR": str(sessions)}.items():
             patch.setenv(name, value)
         with xpulab.XPUCluster(
             2, mpi=mpi, launcher="local", display="none", timeout=60, recover=False, env={"1:MINE": "a b"}
         ) as cluster:
             yield cluster
-    assert not left() - before
+    assert not left(sessions) - before
 
 
 @pytest.fixture
@@ -61,10 +69,9 @@ def cluster(engines: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return engines.start().activate()
 
 
-def left() -> set[str]:
+def left(sessions: Path) -> set[str]:
     """The files that MPI may leave: in /dev/shm, and folders of sessions."""
-    sessions = {str(path) for name in ("ompi.*", "prte*", "hydra_hwloc*") for path in Path("/tmp").glob(name)}
-    return shared_memory() | sessions
+    return shared_memory() | {str(path) for name in ("ompi.*", "prte*", "hydra_hwloc*") for path in sessions.glob(name)}
 
 
 def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
@@ -180,18 +187,18 @@ world.Barrier()
 """
 
 
-def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, tmp_path: Path) -> None:
+def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, sessions: Path, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     words = ["-m", "xpulab", "run", "--mpi", mpi, "-n", "2", "--env", "1:MINE=a b;c", str(tmp_path / "script.py")]
-    before = left()
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    before, environment = left(sessions), {**os.environ, "TMPDIR": str(sessions)}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, env=environment)
     expected = [f"[0] {VERSIONS[mpi]} 2 None", f"[1] {VERSIONS[mpi]} 2 a b;c"]
     assert sorted(done.stdout.splitlines()) == expected
     assert done.returncode == 5, done.stderr
     assert "xpulab run: rank 1 ended with status 5, and so all ranks were ended" in done.stderr
     assert "Primary job" not in done.stderr
     assert "Exit code" not in done.stderr
-    assert not left() - before
+    assert not left(sessions) - before
 
 
 def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_path: Path) -> None:

@@ -114,12 +114,14 @@ LAYOUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("few", "most"), [(1, 1 << 30), (1, 16), (1 << 18, 1 << 30)], ids=["long", "in several messages", "short"]
+    ("few", "most", "items"),
+    [(1, 1 << 30, 1 << 31), (1, 16, 1 << 31), (1, 16, 2), (1 << 18, 1 << 30, 1 << 31)],
+    ids=["long", "in several messages", "between pairs of ranks", "short"],
 )
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_arrays_of_any_layout_in_every_collective(
-    few: int, most: int, data: st.DataObject, cluster: xpulab.XPUCluster
+    few: int, most: int, items: int, data: st.DataObject, cluster: xpulab.XPUCluster
 ) -> None:
     shape = data.draw(st.tuples(st.integers(0, 5), st.integers(1, 4)))
     dtype = data.draw(st.sampled_from(["f8", "f4", "i8", "i4", "i1"]))
@@ -138,8 +140,8 @@ def test_arrays_of_any_layout_in_every_collective(
             return layout_of[layouts[rank]](array)
 
         comm, rank = here.task.comm, here.task.comm.rank
-        mine, before = values(rank, *shape), (module.FEW, module.MOST)
-        module.FEW, module.MOST = few, most
+        mine, before = values(rank, *shape), (module.FEW, module.MOST, module.ITEMS)
+        module.FEW, module.MOST, module.ITEMS = few, most, items
         try:
             return {
                 "allreduce": comm.allreduce(laid(mine)),
@@ -154,7 +156,7 @@ def test_arrays_of_any_layout_in_every_collective(
                 "exchange_rows": comm.exchange_rows(laid(values(rank, counts[rank].sum(), 3)), counts[rank]),
             }
         finally:
-            module.FEW, module.MOST = before
+            module.FEW, module.MOST, module.ITEMS = before
 
     every = [values(rank, *shape) for rank in range(cluster.size)]
     total = np.sum(every, axis=0, dtype=dtype)

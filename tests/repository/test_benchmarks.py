@@ -47,8 +47,8 @@ def test_a_small_sample_against_scikit_learn(
     [
         pytest.param(
             "estimators.py",
-            "--quick --only Standard Linear Logistic --systems 'xpulab' 'xpulab, rows there' scikit-learn",
-            ["2,000 x 20 float32", "LinearRegression", "5 classes", "geometric mean", "x, rows there"],
+            "--quick --only Standard Logistic --systems 'xpulab' 'xpulab, rows there' scikit-learn",
+            ["2,000 x 20 float32", "LogisticRegression", "5 classes", "geometric mean", "x, rows there"],
             marks=with_processes,
         ),
         pytest.param(

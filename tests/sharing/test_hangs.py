@@ -95,6 +95,40 @@ def test_a_cell_that_nothing_can_answer_says_who_waits_where_and_ends(
     run_cell(hurried, "assert comm.allreduce(1) == 2")
 
 
+def look_rarely(task: Any, nap: float, yields: float) -> tuple[float, float]:
+    """On an engine: sleep for so long between two looks at a message, which is then moved slowly."""
+    from xpulab.engine import waiting
+
+    usual = waiting._NAP, waiting._YIELD
+    waiting._NAP, waiting._YIELD = nap, yields
+    return usual
+
+
+@pytest.mark.cluster
+def test_a_long_message_that_moves_slowly_is_not_blamed(
+    hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes longer than the limit, as 2 GB do beside busy processes or on a slow network."""
+    usual = hurried.run(look_rarely, 0.05, 0.0)
+    source = f"""
+import numpy as np, time
+many = np.full(50_000_000, 1 + rank, np.uint8)
+begun = time.monotonic()
+if rank == 0:
+    comm.Send(many, 1)
+else:
+    comm.Recv(many, 0)
+print(many[-1], time.monotonic() - begun > {SOON + CHANCE})
+"""
+    try:
+        run_cell(hurried, source)
+        output = capsys.readouterr()
+        assert "waits in line" not in output.err
+        assert output.out == "[0-1] 1 True\n"
+    finally:
+        hurried.run(look_rarely, *usual[0])
+
+
 def wait_for_rank_1(task: Any) -> None:
     if task.rank == 0:
         task.comm.recv(source=1)
@@ -141,7 +175,7 @@ def judged() -> Iterator[tuple[Board, Hangs]]:
     board = Board.create(3)
     board.ranks["task"] = 7
     board.ranks["ended"][2] = 7
-    board.ranks["waits_in"] = [b"line 1 (recv)", b"line 1 (recv)", b""]
+    board.ranks["waits_in"] = [b"line 1 (recv)", b"line 1 (recv)", b"line 9"]
     judge = Hangs(board.ranks, 7)
     for seconds in 8.5, 9.0:
         assert judge.told() == ""
@@ -159,6 +193,19 @@ def test_ranks_count_as_waiting_only_while_they_say_so_again(judged: tuple[Board
     assert judge.told() != ""
     judge._seen = [(one, when - 60) for one, when in judge._seen]
     assert judge.told() == ""  # rank 0 has not said for a minute that it waits
+
+
+def test_ranks_that_have_met_for_a_call_wait_only_if_a_rank_has_ended(judged: tuple[Board, Hangs]) -> None:
+    board, judge = judged
+    board.ranks["met"][:2] = 1
+    assert judge.told() == "rank 0, 1 wait in line 1 (recv); rank 2 has ended"
+    board.ranks["ended"][2] = 6  # it has ended the call before
+    for seconds in 9.5, 10.0, 10.5:
+        board.ranks["waits"] = seconds
+        assert judge.told() == ""
+    board.ranks["met"] = 0
+    board.ranks["waits"] = 11.0
+    assert judge.told() == "rank 0, 1 wait in line 1 (recv); rank 2 waits in line 9"
 
 
 def test_an_error_needs_some_seconds_after_the_line_without_a_wait_that_ends(

@@ -41,6 +41,8 @@ _NAPS_SHARE = 0.01
 FEW = 1 << 20
 #: Most bytes of a message. Open MPI 5.0 refuses to send 2**31 items at once, such as bytes, which others do.
 MOST = 1 << 30
+#: Fewest items of an array that a collective call of MPI cannot address: it has 32 bits for an index.
+ITEMS = 1 << 31
 
 _OPS: dict[np.ufunc, MPI.Op] = {np.add: MPI.SUM, np.minimum: MPI.MIN, np.maximum: MPI.MAX}
 
@@ -204,8 +206,12 @@ class Communicator:
 
         def gather() -> None:
             for part in _parts(max(counts), self.size * block.itemsize):
-                into = None if joined is None else [joined, _within(part, np.array(counts))]
-                self._comm.Gatherv(block[part], into, root)
+                place = _within(part, np.array(counts))
+                if sum(counts) < ITEMS:
+                    self._comm.Gatherv(block[part], None if joined is None else [joined, place], root)
+                else:
+                    sent = [block[part] if rank == root else block[:0] for rank in range(self.size)]
+                    self._exchange_pairs(sent, [] if joined is None else _slices(joined, place))
 
         self._together(gather)
         return joined
@@ -235,8 +241,11 @@ class Communicator:
 
         def exchange() -> None:
             for part in _parts(int(every.max()), row.size):
-                sent = [rows, _within(part, every[self.rank]), row]
-                self._comm.Alltoallv(sent, [found, _within(part, came), row])
+                sent, taken = _within(part, every[self.rank]), _within(part, came)
+                if max(every.sum(axis=0).max(), every.sum(axis=1).max()) < ITEMS:
+                    self._comm.Alltoallv([rows, sent, row], [found, taken, row])
+                else:
+                    self._exchange_pairs(_slices(rows, sent), _slices(found, taken))
 
         try:
             return self._together(exchange, found)
@@ -252,6 +261,12 @@ class Communicator:
             self._comm.Allgather(values[part], found)
             if not whole:
                 place[:] = found
+
+    def _exchange_pairs(self, sent: list[np.ndarray], taken: list[np.ndarray]) -> None:
+        """Send an array to each rank, and receive one from each; those of no length are not sent."""
+        into = [self._comm.Irecv([each, MPI.BYTE], rank) for rank, each in enumerate(taken) if each.size]
+        out = [self._comm.Isend([each, MPI.BYTE], rank) for rank, each in enumerate(sent) if each.size]
+        MPI.Request.Waitall(into + out)
 
     def _together(self, collective: Callable[[], Any], result: object = None) -> Any:
         """Wait until every rank has arrived, run the collective, and add up the time of both."""
@@ -323,6 +338,11 @@ def _parts(n: int, nbytes: int) -> Iterator[slice]:
     """Yield slices of `n` items of so many bytes, each of at most `MOST` bytes, or one item."""
     step = max(1, MOST // max(1, nbytes))
     return (slice(first, min(first + step, n)) for first in range(0, n, step))
+
+
+def _slices(rows: np.ndarray, place: tuple[list[int], list[int]]) -> list[np.ndarray]:
+    """Return slices of an array, of which the lengths and the first indices are given."""
+    return [rows[first : first + n] for n, first in zip(*place, strict=True)]
 
 
 def _within(part: slice, counts: np.ndarray) -> tuple[list[int], list[int]]:

@@ -3,7 +3,8 @@
 A thread of each rank looks twice a second where the rank's main thread is, and writes on the board whether it waits for
 other ranks, for how long, and in which line. The calls themselves do nothing for it. A wait is certain in these cases:
 
-- The rank polls a message of MPI. The moment at which the wait has begun is a variable of the function that polls.
+- The rank polls a message of MPI. The moment since which nothing of it has moved is a variable of the function that
+  polls.
 - A thread that runs PyTorch's collectives does so, while the main thread stays in one call.
 - The main thread is in a call of mpi4py itself. A signal shows whether it is still the same call: Python runs the
   signal's handler as soon as a call has returned.
@@ -34,6 +35,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from xpulab.sharing.call_sites import called_module, is_users, outward, place
+from xpulab.sharing.traffic import tcp_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,6 +48,7 @@ TOLD, LAST_CHANCE = 5.0, 3.0
 
 _FRESH = 2.5  # seconds within which a rank that waits writes so again
 _LOOKS = 2  # times that a rank has to write that it waits, after the last rank has ended: what it sent may be under way
+_TRAFFIC = 1 << 16  # bytes by TCP between two looks, with which a part of a message was moved
 _BUSY = 0.7  # share of a core: a process that uses more also computes
 _IDLE = 0.1  # share of a core: a process that uses less does not compute
 #: Modules of PyTorch whose innermost frame is in a call that takes long only if it waits for other ranks.
@@ -59,8 +62,15 @@ _WAITS_OF_TORCH = frozenset(
         "torch.nn.parallel.distributed",
     }
 )
-#: Module and function that polls -> its variable with the moment at which the wait has begun.
-_POLLS = {("xpulab.engine.waiting", "poll"): "started", ("xpulab.engine.comm", "_poll"): "entered"}
+#: Module and function that polls -> its variable with the moment since which it waits.
+_POLLS = {("xpulab.engine.waiting", "poll"): "since", ("xpulab.engine.comm", "_poll"): "entered"}
+#: Modules and functions that make a collective call of MPI after all ranks have met for it: it takes long if there is
+#: much to send, and never ends only if a rank has raised an exception.
+_MET = {
+    ("xpulab.engine.comm", "_together"),
+    ("xpulab.engine.users_mpi.interruptible", "together"),
+    ("xpulab.engine.users_mpi.large_collectives", "meet_for"),
+}
 _COLLECTIVES = "xpulab-collectives"  # name of the thread that runs PyTorch's collectives
 _PROBE = signal.SIGURG  # a process without a handler ignores it
 
@@ -84,6 +94,7 @@ class Watch:
         self._before = set(threading.enumerate())
         self._where = (0, 0)  # where the main thread was at the last look: a frame, and an instruction
         self._looked, self._spent = time.perf_counter(), time.process_time()
+        self._carried, self._moved = -1, 0.0  # bytes by TCP until the last look at them, and when some were moved
         self._stayed = self._called = 0.0  # seconds at this place, and in one call of mpi4py
         self._asleep, self._woken = 0.0, -1  # seconds in one call of PyTorch, and how often the thread was woken before
         self._returned: bool | None = None  # since the last signal; None if this process has no handler
@@ -112,6 +123,8 @@ class Watch:
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
             self._record["waits_in"], self._record["in_gloo"] = place(frame).encode(), self._asleep > 0
+            self._record["met"] = self._called > 0 and not _MET.isdisjoint(map(_name, outward(frame)))
+        seconds = self._unmoved(seconds)
         self._record["waits"] = seconds
         hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
         return hopeless if seconds else ""
@@ -138,6 +151,18 @@ class Watch:
         if polled := _polled(frame, now):
             return polled
         return asleep or min(self._stayed, max((_polled(each, now) for each in _frames_of(_COLLECTIVES)), default=0.0))
+
+    def _unmoved(self, seconds: float) -> float:
+        """Return for how many seconds nothing was sent to or from this rank by TCP, of those that it waits."""
+        if not seconds:
+            self._carried = -1
+            return 0.0
+        now, before, self._carried = time.perf_counter(), self._carried, tcp_bytes()
+        if before < 0:
+            self._moved = now - seconds
+        elif self._carried - before > _TRAFFIC:
+            self._moved = now
+        return max(1e-9, min(seconds, now - self._moved))
 
     def _in_torch(self, frame: FrameType, passed: float, used: float) -> float:
         """Return for how many seconds the main thread sleeps in one call of PyTorch that waits for ranks of gloo."""
@@ -206,7 +231,10 @@ class Hangs:
         return [bool(record["ended"] == self._number) for record in self._ranks]
 
     def _all_wait(self) -> bool:
-        """Return whether each rank has ended or waits, and at least one waits, for at least `TOLD` seconds."""
+        """Return whether each rank has ended or waits, and at least one waits, for at least `TOLD` seconds.
+
+        Ranks that are in a collective call for which all have met do not wait, unless a rank has ended.
+        """
         now, waits, ended = time.monotonic(), self._ranks["waits"].tolist(), self._ended()
         if ended != self._before:
             self._before, self._looks = ended, [0] * len(ended)
@@ -219,7 +247,8 @@ class Hangs:
             for (wait, when), looks, over in zip(self._seen, self._looks, ended, strict=True)
             if not over
         ]
-        return bool(left) and all(left)
+        met = (self._ranks["met"] > 0) & (self._ranks["waits"] > 0)
+        return bool(left) and all(left) and (any(ended) or not met.any())
 
     def _described(self) -> str:
         """Say of each rank whether it waits, and where, or has ended."""
@@ -249,11 +278,16 @@ def _frames_of(name: str) -> list[FrameType]:
 def _polled(frame: FrameType | None, now: float) -> float:
     """Return for how many seconds a thread polls a message; 0 if it does not."""
     for each in outward(frame):
-        variable = _POLLS.get((each.f_globals.get("__name__", ""), each.f_code.co_name))
+        variable = _POLLS.get(_name(each))
         if variable is not None:
             begun: float = each.f_locals.get(variable, now)
             return max(0.0, now - begun)
     return 0.0
+
+
+def _name(frame: FrameType) -> tuple[str, str]:
+    """Return the module and the function of a frame."""
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
 
 
 def _has_gloo() -> bool:

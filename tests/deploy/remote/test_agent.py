@@ -71,6 +71,7 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
         "ended": [3, 3, 3],
         "waits": [6.5, 1.0, 0.0],
         "waits_in": ["line 2 (recv)", "line 9", ""],
+        "met": [0, 1, 0],
         "in_gloo": [1, 0, 0],
     }
     agent.take(told)
@@ -85,6 +86,7 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
     assert board.ranks["ended"].tolist() == [3, 0, 3]
     assert board.ranks["waits"].tolist() == [6.5, 0, 0]
     assert board.ranks["waits_in"].tolist() == [b"line 2 (recv)", b"", b""]
+    assert board.ranks["met"].tolist() == [0, 0, 0]
     assert board.ranks["in_gloo"].tolist() == [1, 0, 0]
     agent.take({**told, "cancelled": [], "failed": [5, 6, 8]})
     assert not board.cancelled(7)

@@ -347,7 +347,7 @@ def _spread(offers: Sequence[Offer], devices: Sequence[int], n: int | None) -> l
 
 
 def require_valid(n: int | None = None, env: Mapping[str, str] | None = None) -> None:
-    """Raise an error if no host has room for so few engines, or for these variables: `start` asks before its probe.
+    """Raise an error if the number of engines or a variable is wrong on any host. `start` asks before its probe.
 
     Parameters
     ----------

@@ -259,15 +259,13 @@ class Processes:
 
         After `stop`, these are the last lines before it.
         """
-        if not self.folder.exists():
-            return self._last_words
         parts = []
         with contextlib.suppress(FileNotFoundError):  # another thread has just stopped them, and removes the folder
             for path in sorted((self.folder / "log").glob("*.log")):
                 last = path.read_text(errors="replace").replace(mark_of(path), "\n").splitlines()[-lines:]
                 if last or not path.name.startswith("rank-"):
                     parts.append(f"--- {path.name.partition('.')[0]}\n" + "\n".join(last))
-        return "\n".join(parts)
+        return "\n".join(parts) if self.folder.exists() else self._last_words
 
     def leave(self) -> None:
         """Disconnect from the processes, which keep running. May be called twice."""

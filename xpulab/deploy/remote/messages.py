@@ -12,8 +12,9 @@ from xpulab.sharing.folder import write_private
 
 __all__ = ["LOST", "OF_OTHERS", "FromAgent", "FromRelay", "Lines", "Lost", "RankState", "Start"]
 
+_OfOthers = Literal["failed", "ended", "waits", "met", "in_gloo"]
 #: The fields with numbers of the board by which each host learns of the ranks of the other hosts.
-OF_OTHERS: tuple[Literal["failed", "ended", "waits", "in_gloo"], ...] = ("failed", "ended", "waits", "in_gloo")
+OF_OTHERS: tuple[_OfOthers, ...] = ("failed", "ended", "waits", "met", "in_gloo")
 
 #: File in a cluster's folder with what was lost.
 LOST = "lost.json"
@@ -53,6 +54,7 @@ class FromRelay(Start, total=False):
     ended: list[int]
     waits: list[float]
     waits_in: list[str]
+    met: list[int]
     in_gloo: list[int]
     end: bool
 

@@ -16,7 +16,7 @@ from typing import Any
 from mpi4py import MPI
 from mpi4py.MPI import File as _File
 
-from xpulab.engine.users_mpi.interruptible import KINDS, Intracomm, returning, together
+from xpulab.engine.users_mpi.interruptible import KINDS, Intracomm, duplicate, returning, together
 
 __all__ = ["File"]
 
@@ -36,8 +36,9 @@ class File(_File):
         """As mpi4py's."""
 
         def opened() -> File:
-            file = cls(_File.Open(comm, filename, amode, info))
-            file._ranks = Intracomm(MPI.Intracomm.Dup(comm))
+            with duplicate(comm) as ranks:
+                file = cls(_File.Open(comm, filename, amode, info))
+            file._ranks = ranks
             return file
 
         return opened() if comm == MPI.COMM_NULL else together(comm, opened)

@@ -11,9 +11,10 @@ window, and `pkl5` the communicators of mpi4py's module of this name.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ __all__ = [
     "Comm",
     "Intercomm",
     "Intracomm",
+    "duplicate",
     "returning",
     "together",
 ]
@@ -56,6 +58,20 @@ def _meet(comm: MPI.Comm) -> None:
     for _ in range(1 + comm.Is_inter()):  # the first barrier of two groups awaits only the other one
         finish(MPI.Comm.Ibarrier(comm))
     look()  # a rank that left the meeting has raised an exception
+
+
+@contextlib.contextmanager
+def duplicate(comm: MPI.Intracomm) -> Iterator[Intracomm]:
+    """Open a context with a copy of a communicator, for what is made in it; the copy goes if that fails.
+
+    The copy is made first: what MPI makes on some ranks only would let those wait here for the others, inside of MPI.
+    """
+    copy = Intracomm(MPI.Intracomm.Dup(comm))
+    try:
+        yield copy
+    except BaseException:
+        MPI.Comm.Free(copy)
+        raise
 
 
 class Comm(MPI.Comm):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 from mpi4py.MPI import Win as _Win
 
-from xpulab.engine.users_mpi.interruptible import KINDS, WORLD, Intracomm, returning, together
+from xpulab.engine.users_mpi.interruptible import KINDS, WORLD, Intracomm, duplicate, returning, together
 from xpulab.engine.users_mpi.messages import NOTHING, finish
 from xpulab.engine.waiting import poll
 
@@ -141,9 +141,10 @@ def _making(name: str, position: int) -> Any:
             return cls(make(*args, **kwargs))
 
         def made() -> Win:
-            window = cls(make(*args, **kwargs))
+            with duplicate(comm) as ranks:
+                window = cls(make(*args, **kwargs))
             _open.add(window.handle)
-            window.Set_attr(_RANKS, Intracomm(MPI.Intracomm.Dup(comm)))
+            window.Set_attr(_RANKS, ranks)
             return window
 
         return together(comm, made)
