@@ -23,7 +23,8 @@ def _decomposed(here: Any, X: np.ndarray, weights: Any, bounds: list[int], centr
     from xpulab.engine.algorithms.wide_rows import WideRows
 
     factorised: list[tuple[int, ...]] = []
-    sent = {"exchange_rows": 0, "reduce": 0, "gather_blocks": 0, "bcast_array": 0, "allreduce": 0}
+    names = ("exchange_rows", "reduce", "gather_blocks", "allgather_arrays", "bcast_array", "allreduce")
+    sent = dict.fromkeys(names, 0)
 
     def noting(home: Any, name: str) -> Any:
         function = getattr(home, name)
@@ -42,7 +43,8 @@ def _decomposed(here: Any, X: np.ndarray, weights: Any, bounds: list[int], centr
     undo += [noting(np.linalg, name) for name in ("eigh", "svd", "inv", "qr", "cholesky", "solve")]
     try:
         mine = slice(*bounds[here.task.comm.rank : here.task.comm.rank + 2])
-        rows = WideRows(here.task, X[mine].copy(), None if weights is None else weights[mine], None, centre)
+        given = None if weights is None else weights[mine].astype(X.dtype)
+        rows = WideRows(here.task, X[mine].copy(), given, None, centre, len(X))
         spectrum = rows.spectrum(exact=exact)
         right = None if spectrum is None else rows.right_vectors(spectrum)
         mean = rows.mean
@@ -76,7 +78,8 @@ def test_only_matrices_of_rows_are_factorised_and_each_number_is_sent_once(
         assert bool(factorised) == (rank == 0)
         assert sent["exchange_rows"] <= (X.nbytes // size if size > 1 else 0)
         # The right vectors and the means are those of all columns; all else is of rows x rows.
-        assert sent["gather_blocks"] <= 8 * ((n + 1) * (d // size + 1) + n * n + n)
+        gathered = sent["gather_blocks"] + sent["allgather_arrays"]
+        assert gathered <= 8 * ((n + 1) * (d // size + 1) + n * n + n) + 8 * size
         assert sent["reduce"] + sent["bcast_array"] + sent["allreduce"] <= 8 * 4 * n * n
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.engine.algorithms.qr import merged
-from xpulab.engine.comm import Communicator
+from xpulab.engine.comm import FEW, Communicator, Interrupted
 from xpulab.engine.dataset import Data, on_host
 from xpulab.engine.engine import Task
 
@@ -77,10 +77,13 @@ class WideRows:
     own : numpy.ndarray of shape (n, n_features), float32 or float64
         This rank's rows.
     weights : numpy.ndarray of shape (n,) or None
-        Their weights, on all ranks or none.
-    targets : numpy.ndarray of float64 of shape (n, n_targets) or None
+        Their weights, on all ranks or none, in the dtype of the rows.
+    targets : numpy.ndarray of shape (n, n_targets) or None
+        In the dtype of the rows.
     centre : bool
         Whether to subtract means of columns and targets.
+    n_samples : int
+        Number of rows of all ranks.
 
     Attributes
     ----------
@@ -98,31 +101,47 @@ class WideRows:
         Whether means were subtracted.
     target_mean : numpy.ndarray of shape (n_targets,)
         Weighted means; zeros without `centre`.
+    own_mean : numpy.ndarray of shape (n_own,)
+        Weighted means of this rank's columns; zeros without `centre`.
     total : float
         Sum of all weighted numbers; not finite if one is not.
+
+    Raises
+    ------
+    Interrupted
+        On all ranks, if one has seen the request to stop.
     """
 
     def __init__(
-        self, task: Task, own: npt.NDArray[Any], weights: _Floats | None, targets: _Floats | None, centre: bool
+        self,
+        task: Task,
+        own: npt.NDArray[Any],
+        weights: npt.NDArray[Any] | None,
+        targets: npt.NDArray[Any] | None,
+        centre: bool,
+        n_samples: int,
     ) -> None:
         self._task, self.comm, self._n_features = task, task.comm, own.shape[1]
         self._bounds = np.arange(self.comm.size + 1) * self._n_features // self.comm.size
         self.own = slice(*self._bounds[self.comm.rank : self.comm.rank + 2].tolist())
-        beside = [np.ones((len(own), 1)) if weights is None else weights[:, np.newaxis]]
-        given = _joined(self.comm, np.hstack(beside if targets is None else [*beside, targets]))
-        self.roots, self.weight, self.targets = np.sqrt(given[:, 0]), float(given[:, 0].sum()), given[:, 1:]
+        beside = [each for each in (None if weights is None else weights[:, np.newaxis], targets) if each is not None]
+        self.rows, given = _by_column(self.comm, own, beside, self._bounds, n_samples)
+        w, self.targets = np.ones(n_samples), given
+        if weights is not None:
+            w, self.targets = given[:, 0], given[:, 1:]
+        self.roots, self.weight = np.sqrt(w), float(w.sum())
         self.target_mean = np.zeros(self.targets.shape[1])
         self.centred = centre and self.weight > 0
-        task.check()
-        self.rows = _by_column(self.comm, own, self._bounds, len(given))
         with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are not finite, or very large
-            sums = given[:, 0] @ self.rows
-            self.total = float(self.comm.allreduce(np.array([sums.sum()]))[0])
-            self._mean = sums / self.weight if self.centred else np.zeros(len(sums))
+            sums = w @ self.rows
+            stopped, self.total = self.comm.allreduce(np.array([task.cancelled(), sums.sum()])).tolist()
+            if stopped:
+                raise Interrupted
+            self.own_mean = sums / self.weight if self.centred else np.zeros(len(sums))
             if self.centred:
-                self.rows -= self._mean
+                self.rows -= self.own_mean
                 self._empty_constant_columns()
-                self.target_mean = given[:, 0] @ self.targets / self.weight
+                self.target_mean = w @ self.targets / self.weight
                 self.targets = self.targets - self.target_mean
             if weights is not None:
                 self.rows *= self.roots[:, np.newaxis]
@@ -135,16 +154,17 @@ class WideRows:
         found = cls(
             task,
             _own_rows(task, data),
-            None if weights is None else weights.astype(data.dtype).astype(np.float64),
-            None if targets is None else on_host(targets, np.float64),
+            None if weights is None else weights.astype(data.dtype),
+            None if targets is None else on_host(targets, data.dtype),
             centre,
+            data.n_samples,
         )
         data.require_finite(found.total)
         return found
 
     def _empty_constant_columns(self) -> None:
         """Set columns to zero of which the subtraction has left nothing but the rounding of their mean."""
-        rounding, weighty = np.finfo(np.float64).eps * np.abs(self._mean), np.flatnonzero(self.roots)
+        rounding, weighty = np.finfo(np.float64).eps * np.abs(self.own_mean), np.flatnonzero(self.roots)
         ends = np.abs(self.rows[weighty[[0, -1]]]).max(axis=0)
         some = np.flatnonzero(ends <= len(self.rows) * rounding)
         if len(some):
@@ -181,9 +201,8 @@ class WideRows:
 
     def gram(self) -> _Floats | None:
         """Return the products of the rows with each other, on rank 0; see `along`."""
-        self._task.check()
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.comm.reduce(self.rows @ self.rows.T)
+            found = self._sum(self.rows @ self.rows.T)
             return None if found is None else self.along(self.along(found).T)
 
     def triangle(self) -> _Floats | None:
@@ -226,17 +245,32 @@ class WideRows:
 
     def times(self, own: _Floats) -> _Floats | None:
         """Return ``A @ coef`` on rank 0, of which each rank knows the part for its columns."""
-        return self.comm.reduce(self.rows @ own)
+        return self._sum(self.rows @ own)
 
     def of_all_columns(self, own: _Floats) -> _Floats | None:
         """Return the entries of all columns on rank 0, of which each rank has those of its own: (n_features, ...)."""
-        joined = self.comm.gather_blocks(np.ascontiguousarray(own).ravel())
-        return None if joined is None else joined.reshape(self._n_features, *own.shape[1:])
+        widths, shape = np.diff(self._bounds), (self._n_features, *own.shape[1:])
+        padded = np.zeros((int(widths.max()), *own.shape[1:]))
+        if self.comm.size * padded.nbytes > FEW:
+            joined = self.comm.gather_blocks(np.ascontiguousarray(own).ravel())
+            return None if joined is None else joined.reshape(shape)
+        padded[: len(own)] = own
+        every = self.comm.allgather_arrays(padded.ravel()).reshape(self.comm.size, *padded.shape)
+        if self.comm.rank:
+            return None
+        return np.concatenate([part[:width] for part, width in zip(every, widths, strict=True)])
+
+    def _sum(self, own: _Floats) -> _Floats | None:
+        """Return the sum over the ranks on rank 0; few numbers take one exchange among all of them."""
+        if self.comm.size * own.nbytes > FEW:
+            return self.comm.reduce(own)
+        total = self.comm.allreduce(own)
+        return None if self.comm.rank else total
 
     @property
     def mean(self) -> _Floats:
         """The weighted means of all columns, on rank 0; zeros if they were not subtracted."""
-        found = self.of_all_columns(self._mean)
+        found = self.of_all_columns(self.own_mean)
         return np.empty(0) if found is None else found
 
     def right_vectors(self, spectrum: Spectrum, turn: _Floats | None = None) -> _Floats | None:
@@ -310,18 +344,30 @@ def _own_rows(task: Task, data: Data) -> npt.NDArray[Any]:
     return on_host(data.rows, data.dtype)
 
 
-def _by_column(comm: Communicator, own: npt.NDArray[Any], bounds: npt.NDArray[np.int64], n_samples: int) -> _Floats:
-    """Exchange rows for columns: return columns bounds[rank] to bounds[rank + 1] of all rows, in float64."""
-    if comm.size > 1:
-        packed = np.empty((own.size, 1), own.dtype)
-        for first, last in itertools.pairwise(bounds.tolist()):
-            packed[len(own) * first : len(own) * last].reshape(len(own), last - first)[:] = own[:, first:last]
-        own = comm.exchange_rows(packed, len(own) * np.diff(bounds)).reshape(n_samples, -1)
-    return own.astype(np.float64, copy=False)
+def _by_column(
+    comm: Communicator,
+    own: npt.NDArray[Any],
+    beside: list[npt.NDArray[Any]],
+    bounds: npt.NDArray[np.int64],
+    n_samples: int,
+) -> tuple[_Floats, _Floats]:
+    """Exchange rows for columns bounds[rank] to bounds[rank + 1] of all rows, in float64.
 
-
-def _joined(comm: Communicator, own: _Floats) -> _Floats:
-    """Return the entries of all rows on all ranks, of which each rank has those of its rows."""
-    n_samples = sum(comm.allgather(len(own)))
-    joined = comm.gather_blocks(own.ravel())
-    return comm.bcast_array(np.empty((n_samples, own.shape[1])) if joined is None else joined.reshape(n_samples, -1))
+    The arrays `beside`, with numbers of each row in the same dtype, go to all ranks, and are returned side by side.
+    """
+    m, extra = len(own), sum(each.shape[1] for each in beside)
+    if comm.size == 1:
+        given = np.hstack(beside) if beside else np.empty((m, 0))
+        return own.astype(np.float64, copy=False), given.astype(np.float64, copy=False)
+    packed, at = np.empty((own.size + comm.size * m * extra, 1), own.dtype), 0
+    for first, last in itertools.pairwise(bounds.tolist()):
+        size = m * (last - first + extra)
+        part = packed[at : at + size].reshape(m, last - first + extra)
+        part[:, : last - first] = own[:, first:last]
+        if beside:
+            np.concatenate(beside, axis=1, out=part[:, last - first :])
+        at += size
+    width = int(np.diff(bounds)[comm.rank])
+    found = comm.exchange_rows(packed, m * (np.diff(bounds) + extra)).reshape(n_samples, width + extra)
+    found = found.astype(np.float64, copy=False)
+    return found[:, :width], np.ascontiguousarray(found[:, width:])

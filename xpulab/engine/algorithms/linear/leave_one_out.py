@@ -15,6 +15,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,7 +119,7 @@ def _of_rows(task: Task, data: Data, found: LeftOut, predictions: bool) -> tuple
         errors *= weights.astype(data.dtype).astype(np.float64)[:, None, None]
     facts |= {"squared": errors.sum(axis=0), "exact": found.exact, "by_rows": True}
     made = on_host(targets, np.float64)[:, :, None] - residual if predictions else errors
-    return facts, iter([made.reshape(len(made), -1)])
+    return facts, iter([made.reshape(len(made), math.prod(made.shape[1:]))])
 
 
 def _of_products(gram: np.ndarray, cross: np.ndarray, penalties: np.ndarray) -> _Basis | None:

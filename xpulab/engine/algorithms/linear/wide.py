@@ -107,9 +107,7 @@ def by_rows(rows: WideRows, penalties: np.ndarray, cutoff: float, exact: bool) -
         z = vectors @ (vectors.T @ rows.targets / (squares + penalties))
     own = rows.times_transposed(z)
     singular = np.pad(values, (0, len(rows.roots) - len(values))) if not penalties.any() else None
-    return ByRows(
-        _or_empty(rows.of_all_columns(own)), rows.mean, rows.target_mean, singular, int(kept.sum()), spectrum.exact
-    )
+    return ByRows(*_joined(rows, own), rows.target_mean, singular, int(kept.sum()), spectrum.exact)
 
 
 def _by_products(rows: WideRows, penalties: np.ndarray) -> ByRows | None:
@@ -117,19 +115,19 @@ def _by_products(rows: WideRows, penalties: np.ndarray) -> ByRows | None:
     gram, solver = rows.gram(), None
     if gram is not None and np.isfinite(gram).all():
         solver = _solver(gram, penalties)
-    error = rows.comm.bcast(np.inf if solver is None else solver[1])
+    error, z = np.inf, np.empty_like(rows.targets)
+    if solver is not None:
+        z, error = rows.expanded(solver[0](rows.along(rows.targets))), solver[1]
+    error, z = rows.comm.bcast((error, z))
     if not error <= _ENOUGH:
         return None
-    z = np.empty_like(rows.targets)
-    if solver is not None:
-        z = rows.expanded(solver[0](rows.along(rows.targets)))
-    own = rows.times_transposed(z)
+    own = rows.rows.T @ z
     if error > _EXACT:
         predicted = rows.times(own)
         if solver is not None and predicted is not None:
             z = z + rows.expanded(solver[0](rows.along(rows.targets - predicted - penalties * z)))
         own = rows.times_transposed(z)
-    return ByRows(_or_empty(rows.of_all_columns(own)), rows.mean, rows.target_mean)
+    return ByRows(*_joined(rows, own), rows.target_mean)
 
 
 def _solver(gram: _Floats, penalties: np.ndarray) -> tuple[Callable[[_Floats], _Floats], float] | None:
@@ -173,15 +171,16 @@ def left_out(rows: WideRows, penalties: np.ndarray, exact: bool) -> LeftOut | No
     if rows.comm.rank == 0:
         inverse = 1 / (np.square(spectrum.values)[:, np.newaxis] + penalties)
         along = (vectors.T @ rows.targets)[:, :, np.newaxis] * inverse[:, np.newaxis]
-        z = vectors @ along.reshape(-1, t * p)
+        z = vectors @ along.reshape(len(along), t * p)
         with np.errstate(divide="ignore", invalid="ignore"):  # of one centred row nothing is left
             residual = z.reshape(n, t, p) / (np.square(vectors) @ inverse)[:, np.newaxis]
         residual /= np.where(rows.roots > 0, rows.roots, 1.0)[:, np.newaxis, np.newaxis]
-    coef = rows.of_all_columns(rows.times_transposed(z).reshape(-1, t, p))
-    coef = np.empty((0, t, p)) if coef is None else coef
-    mean, residual = rows.mean, rows.comm.bcast_array(residual)
-    return LeftOut(coef.transpose(2, 0, 1), mean, rows.target_mean, residual, spectrum.exact)
+    coef, mean = _joined(rows, rows.times_transposed(z))
+    residual = rows.comm.bcast_array(residual)
+    return LeftOut(coef.reshape(-1, t, p).transpose(2, 0, 1), mean, rows.target_mean, residual, spectrum.exact)
 
 
-def _or_empty(values: _Floats | None) -> _Floats:
-    return np.empty((0, 0)) if values is None else values
+def _joined(rows: WideRows, own: _Floats) -> tuple[_Floats, _Floats]:
+    """Return the coefficients (n_features, k) and means of all columns, which rank 0 alone has."""
+    joined = rows.of_all_columns(np.column_stack([own, rows.own_mean]))
+    return (np.empty((0, own.shape[1])), np.empty(0)) if joined is None else (joined[:, :-1], joined[:, -1])

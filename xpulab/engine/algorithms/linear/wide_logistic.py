@@ -127,9 +127,10 @@ def wide_problem(problem: Problem) -> WideProblem | None:
     """
     rows, comm = problem.rows, problem.comm
     assert isinstance(rows, Rows)
-    if not few(sum(comm.allgather(rows.n_samples)), rows.n_features):
+    n_samples = sum(comm.allgather(rows.n_samples))
+    if not few(n_samples, rows.n_features):
         return None
-    wide = WideRows(problem.task, on_host(rows, rows.dtype), None, None, False)
+    wide = WideRows(problem.task, on_host(rows, rows.dtype), None, None, False, n_samples)
     spectrum = wide.spectrum()
     if spectrum is None:
         return None
