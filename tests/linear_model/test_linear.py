@@ -10,21 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.linear_model
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from tables import error, reference, table
 
 import xpulab
-from xpulab.linear_model import LinearRegression, Ridge, RidgeCV
+from xpulab.linear_model import LinearRegression, Ridge
 
 #: Since scikit-learn 1.7, singular values below a tolerance count as zero.
 EXACT: dict[str, Any] = {"tol": 0} if hasattr(LinearRegression(), "tol") else {}
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("current")]
-
-_RNG = np.random.default_rng(0)
 
 few = pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"])
 
@@ -94,63 +90,6 @@ def test_wide_rows_and_constant_columns(shape: tuple[int, int], fit_intercept: b
         if ours is LinearRegression:
             assert mine.rank_ == other.rank_
             np.testing.assert_allclose(mine.singular_, other.singular_, atol=1e-9)
-
-
-@few
-@pytest.mark.parametrize(
-    ("estimator", "way"),
-    [
-        (LinearRegression(), "QR factorization"),
-        (Ridge(), "an equation for each row"),
-        (Ridge(fit_intercept=False), "an equation for each row"),
-        (RidgeCV(), "QR factorization"),
-        (RidgeCV(cv=3), None),  # a fit of each fold
-    ],
-    ids=str,
-)
-def test_rows_of_many_columns_need_no_products_of_all_columns(estimator: Any, way: str | None) -> None:
-    X, y = _RNG.normal(size=(20, 2000)), _RNG.normal(size=20)
-    ours = clone(estimator).fit(X, y)
-    assert way is None or way in str(ours.report_.notes)
-    assert "normal equations" not in str(ours.report_.notes)
-    theirs = ours.unfitted_sklearn().fit(X, y)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8, atol=1e-12)
-    assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-8)
-
-
-@few
-def test_equal_rows_with_a_small_penalty_are_left_to_the_exact_method() -> None:
-    X, y = _RNG.normal(size=(20, 200)), _RNG.normal(size=20)
-    X[1], y[1] = X[0], y[0]
-    ours = Ridge(1e-12).fit(X, y)
-    assert "QR factorization" in str(ours.report_.notes)
-    theirs = sklearn.linear_model.Ridge(1e-12, solver="svd").fit(X, y)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8, atol=1e-10)
-
-
-@few
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_ridge_of_fewer_rows_than_columns_is_scikit_learn_s(data: st.DataObject, current: xpulab.XPUCluster) -> None:
-    n = data.draw(st.integers(1, 12))
-    d, n_targets = data.draw(st.integers(n + 1, n + 30)), data.draw(st.sampled_from([None, 1, 3]))
-    random, dtype = np.random.default_rng(data.draw(st.integers(0, 99))), data.draw(st.sampled_from(["f4", "f8"]))
-    X = (random.normal(size=(n, d)) + 10 * random.normal(size=d)).astype(dtype)
-    y = random.normal(size=n if n_targets is None else (n, n_targets)).astype(dtype)
-    weights = random.integers(0, 3, n) + (np.arange(n) == 0) if data.draw(st.booleans()) else None
-    alpha: Any = data.draw(st.sampled_from([1e-3, 1.0, 100.0]))
-    if n_targets == 3:
-        alpha = alpha * np.array([1.0, 2.0, 1.0])
-    arguments: Any = {"alpha": alpha, "fit_intercept": data.draw(st.booleans())}
-    ours = Ridge(**arguments).fit(X, y, sample_weight=weights)
-    assert "an equation for each row" in str(ours.report_.notes)
-    theirs = sklearn.linear_model.Ridge(**arguments, solver="svd")
-    theirs.fit(X.astype(float), y.astype(float), sample_weight=weights)
-    tolerance = 1e-4 if dtype == "f4" else 1e-8
-    tiny = tolerance * np.abs(theirs.coef_).max() + 1e-20
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=tolerance, atol=tiny)
-    largest = np.abs(X).max() * np.abs(theirs.coef_).sum(axis=-1).max() + np.abs(theirs.intercept_).max()
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X.astype(float)), rtol=0, atol=tolerance * largest)
 
 
 @few

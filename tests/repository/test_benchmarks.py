@@ -78,6 +78,12 @@ def test_a_small_sample_against_scikit_learn(
             ["2,000 x 20", "xpulab", "scikit-learn"],
             marks=with_processes,
         ),
+        pytest.param(
+            "shapes/wide.py",
+            "--quick",
+            ["20 x 300 float64", "newton-cholesky", "PCA(10)", "x scikit-learn"],
+            marks=with_processes,
+        ),
         ("minibatch.py", "--quick", ["MiniBatchKMeans", "BisectingKMeans", "scikit-learn"]),
         pytest.param(
             "neighbors.py",

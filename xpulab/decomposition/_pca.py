@@ -54,7 +54,8 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         "covariance_eigh" computes the eigenvectors of the covariance matrix. "full" computes the singular vectors of
         the triangle of a QR decomposition of the rows, with which small singular values are accurate. "arpack" is
         computed in the same way. "randomized" begins with scikit-learn's random matrix. "auto" chooses as scikit-learn
-        does.
+        does. If there are more columns than rows, all of them begin with the products of the rows, or with the triangle
+        of the transposed rows if these are not accurate enough.
     tol : float, default=0.0
         Accepted for compatibility with scikit-learn: "arpack" is exact.
     iterated_power : int or "auto", default="auto"
@@ -295,14 +296,19 @@ class PCA(Projecting, sklearn.decomposition.PCA):
             return {"mean_": found["mean"], **truncated}
         if solver == "arpack":  # whose start scikit-learn draws
             check_random_state(self.random_state).uniform(-1, 1, min(X.shape))
-        if solver == "covariance_eigh":
+        if n_samples < n_features:
+            found = self._ask(cluster, "fit", "wide_svd", X, n_components=n_components).results[0]
+            singular, right = of_triangle(found["r"]) if "r" in found else (found["singular"], found["right"])
+            if solver == "covariance_eigh":  # which has a variance for each column
+                singular = np.pad(singular, (0, n_features - n_samples))
+        elif solver == "covariance_eigh":
             answer = self._ask(cluster, "fit", "products", X, centre=True).results[0]
             found, r = vars(answer["products"]), answer.get("r")
-            parts = of_covariance(found["gram"] / (n_samples - 1), n_samples) if r is None else of_triangle(r)
+            singular, right = of_covariance(found["gram"] / (n_samples - 1), n_samples) if r is None else of_triangle(r)
         else:
             found = self._ask(cluster, "fit", "triangular", X, or_gram=True).results[0]
             if "gram" in found:
-                parts = of_covariance(found["gram"] / (n_samples - 1), n_samples)
+                singular, right = of_covariance(found["gram"] / (n_samples - 1), n_samples)
             else:
-                parts = of_triangle(found["r"])
-        return {"mean_": found["mean"], **principal_components(*parts, n_components, n_samples, n_features)}
+                singular, right = of_triangle(found["r"])
+        return {"mean_": found["mean"], **principal_components(singular, right, n_components, n_samples, n_features)}

@@ -27,7 +27,8 @@ def way_taken(solution: dict[str, Any]) -> str:
     if solution["coef"] is None:
         return "solved by the QR factorization of [X y] and the singular values of its triangle"
     if solution["by_rows"]:
-        return "solved by an equation for each row, of which there are fewer than columns"
+        how = "from a QR factorization of the transposed rows" if solution["exact"] else "of the products of rows"
+        return f"solved by an equation for each row, of which there are fewer than columns, {how}"
     passes = ", corrected by a pass over the residuals" if solution["steps"] else ""
     return f"solved by the normal equations of the centred, scaled columns{passes}"
 
@@ -37,8 +38,9 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
 
     Parameters, attributes and results are those of `sklearn.linear_model.LinearRegression`, for any number of engines.
     For well-conditioned columns the normal equations are solved, and the solution is corrected by the residuals of the
-    rows. For all other columns, also if there are more columns than rows, or if the columns are linearly dependent, a
-    QR factorization over all engines is used. The notes of `report_` name the method.
+    rows. If there are more columns than rows, an equation for each row is solved. For all other columns, and if the
+    equations are too ill-conditioned, a QR factorization over all engines is used. The notes of `report_` name the
+    method.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ class LinearRegression(LinearProxy, sklearn.linear_model.LinearRegression):
             if self.positive:
                 coef = non_negative(triangle, rotated, np.zeros(n_targets))
             else:
-                singular, self.rank_ = found["singular"], X.shape[1]
+                singular, self.rank_ = found["singular"], X.shape[1] if found["rank"] is None else found["rank"]
                 if coef is None:
                     coef, singular, self.rank_ = shortest(triangle, rotated, np.zeros(n_targets), cutoff)
                 self.singular_ = singular[: len(X)].astype(X.dtype)

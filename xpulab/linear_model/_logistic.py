@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _check_optimize_result, _fit_context, balances_by_weight, class_weights
 from xpulab.checks import ONE_AT_A_TIME
+from xpulab.csr import is_sparse
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -27,6 +28,7 @@ from xpulab.estimator.labels import Labels, checked_labels, places_of
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.sending import Result
+from xpulab.scanning import Scan
 from xpulab.sharing.answers import Agreement
 
 __all__ = ["LogisticRegression"]
@@ -81,7 +83,8 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         estimator computes them, with ``solver="saga"``.
     solver : {"lbfgs", "newton-cg", "newton-cholesky"}, default="lbfgs"
         "newton-cholesky" computes all second derivatives. The number of features times the number of classes (1 for
-        two classes) may be at most 1,500 for it. Other solvers raise an error.
+        two classes) may be at most 1,500 for it. With a penalty, the number of rows counts if it is smaller than that
+        of features: an equation for each row and class gives the same steps. Other solvers raise an error.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes.
     warm_start : bool, default=False
@@ -229,10 +232,13 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
                 f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for one model per class, use "
                 "sklearn.multiclass.OneVsRestClassifier(LogisticRegression())"
             )
-        if self.solver == "newton-cholesky" and n_columns * d > _MOST_SECOND:
+        # Of fewer rows than columns, there are second derivatives for the rows.
+        by_rows = self.penalty is not None and np.isfinite(self.C) and not isinstance(X, Scan) and not is_sparse(X)
+        if self.solver == "newton-cholesky" and n_columns * (min(X.shape) if by_rows else d) > _MOST_SECOND:
             raise ValueError(
                 f"solver='newton-cholesky' was given for {d} features and {n_columns} columns of coefficients; it is "
-                f"computed for products of up to {_MOST_SECOND:,}: use solver='newton-cg' or 'lbfgs'"
+                f"computed for products of up to {_MOST_SECOND:,}, or, with a penalty, of so few rows and columns: use "
+                "solver='newton-cg' or 'lbfgs'"
             )
         class_weight = self.class_weight
         if class_weight is not None:

@@ -59,9 +59,10 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     tol : float, default=1e-4
         Accepted for compatibility with scikit-learn: no solver iterates.
     solver : {"auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga", "lbfgs"}, default="auto"
-        "svd" uses a QR factorization of the rows, and the singular value decomposition of its triangle. "auto" and
-        "cholesky" solve the normal equations, or, if there are more columns than rows, an equation for each row; they
-        do the same as "svd" if these equations are too ill-conditioned.
+        "svd" uses a QR factorization of the rows, or, if there are more columns than rows, of the transposed rows, and
+        the singular value decomposition of its triangle. "auto" and "cholesky" solve the normal equations, or, if there
+        are more columns than rows, an equation for each row; they do the same as "svd" if these equations are too
+        ill-conditioned.
         In scikit-learn, the other solvers iterate towards the same coefficients; here they do the same as "auto".
     positive : bool, default=False
         Whether all coefficients must be at least 0; with `solver` "auto" or "lbfgs" only, as in scikit-learn.
@@ -141,6 +142,8 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         penalties = penalties_of(self.alpha, n_targets, X.dtype)
         if is_sparse(X):
             return self._fit_sparse(cluster, X, y, weights, penalties)
+        # Without a penalty, singular values that differ from 0 only by rounding must count as zero.
+        cutoff = X.shape[1] * np.finfo(np.float64).eps if penalties.min() == 0 else 0.0
         with self._fitting(X, weights):
             answer = self._ask(
                 cluster,
@@ -151,7 +154,7 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
                 sample_weight=weights,
                 centre=bool(self.fit_intercept),
                 penalties=np.zeros(n_targets) if self.positive else penalties,
-                cutoff=0.0,
+                cutoff=cutoff,
                 refine=not self.positive,
                 exact=self.solver == "svd",
             )
@@ -161,15 +164,13 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
             if self.positive:
                 coef = non_negative(triangle, rotated, penalties)
             elif coef is None:
-                # Without a penalty, singular values that differ from 0 only by rounding must count as zero.
-                cutoff = X.shape[1] * np.finfo(np.float64).eps if penalties.min() == 0 else 0.0
                 coef, _, _ = shortest(triangle, rotated, penalties, cutoff)
             self._set_line(coef, found["mean"], found["target_mean"], y, X.dtype)
             if n_targets == 1:
                 self.coef_ = np.ravel(self.coef_)
             self.n_iter_ = None
             named = {"auto": "lbfgs" if self.positive else "cholesky"}.get(self.solver, self.solver)
-            self.solver_ = "svd" if named == "cholesky" and found["coef"] is None else named
+            self.solver_ = "svd" if named == "cholesky" and (found["coef"] is None or found["exact"]) else named
         return self
 
     def _fit_sparse(self, cluster: Ranks, X: Any, y: Any, weights: np.ndarray | None, penalties: np.ndarray) -> Ridge:

@@ -29,6 +29,13 @@ from xpulab.scanning import Scan
 
 __all__ = ["RidgeCV"]
 
+#: Whether there was an equation for each row, and whether no products were used -> what the leverages come from.
+_WAYS = {
+    (False, False): "the products of the scaled columns and their eigenvalues",
+    (False, True): "the QR factorization of [X y] and the singular values of its triangle",
+    (True, False): "the products of the rows, of which there are fewer than columns, and their eigenvalues",
+    (True, True): "the QR factorization of the transposed rows and the singular values of its triangle",
+}
 _MANY = 500  # columns, of which the products of each fold take longer than the calls of its fits
 
 
@@ -37,8 +44,8 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
 
     Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out cross-validation takes
     two passes over the rows for all penalties: one for the products of columns, and one for the leverages of the rows.
-    Folds take one pass, as for `ElasticNetCV`. Of more columns than rows, there are no products: a QR factorization of
-    the rows gives the leverages, and each fold is fitted by itself, unless the rows are on the engines.
+    Folds take one pass, as for `ElasticNetCV`. Of more columns than rows, the products of rows take the place of those
+    of columns, one pass is enough, and each fold is fitted by itself, unless the rows are on the engines.
 
     Parameters
     ----------
@@ -54,8 +61,9 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         arrays, not a `ShardedArray`.
     gcv_mode : {"auto", "svd", "eigen"} or None, default=None
         "svd" uses a QR factorization of the rows, and the singular values of its triangle. All others use the
-        eigenvalues of the products of the scaled columns, or do the same as "svd" if the products are too
-        ill-conditioned, and for float32 rows. The notes of `report_` name the method. Folds do not need it.
+        eigenvalues of the products of the scaled columns, or of the rows if these are fewer. They do the same as "svd"
+        if the products are too ill-conditioned, and for float32 rows that are not fewer than the columns. The notes of
+        `report_` name the method. Folds do not need it.
     store_cv_results : bool, default=False
         Whether to set `cv_results_`; only with cv=None.
     alpha_per_target : bool, default=False
@@ -180,11 +188,7 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             exact=self.gcv_mode == "svd",
         )
         found = answer.results[0]
-        self.report_.notes.append(
-            "leverages from the QR factorization of [X y] and the singular values of its triangle"
-            if found["exact"]
-            else "leverages from the products of the scaled columns and their eigenvalues"
-        )
+        self.report_.notes.append(f"leverages from {_WAYS[found['by_rows'], found['exact']]}")
         each = None if by_row is None else np.array(by_row.value).reshape(-1, n_targets, n_alphas)
         if self.scoring is None:
             scores = -found["squared"] / X.shape[0]

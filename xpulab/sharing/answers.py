@@ -21,6 +21,7 @@ __all__ = [
     "ClassMoments",
     "Classes",
     "ColumnStatistics",
+    "Components",
     "DrawnRowOfRank",
     "Encoded",
     "EngineOfReply",
@@ -373,6 +374,15 @@ class Singular(OwnRows):
     mean: _Array
     squares: _Array
     explained: _Array | None
+
+
+class Components(OwnRows, total=False):
+    """Of "wide_svd", from rank 0: means of columns, singular values and right vectors, or the triangle of the rows."""
+
+    mean: _Array
+    singular: _Array
+    right: _Array
+    r: _Array
 
 
 class Batches(OwnRows):

@@ -11,6 +11,8 @@ import sklearn.naive_bayes
 
 from xpulab.engine.algorithms.naive_bayes import gaussian
 from xpulab.engine.algorithms.randomized import Range, with_unit_columns
+from xpulab.engine.algorithms.wide_rows import WideRows
+from xpulab.engine.algorithms.wide_svd import randomized_components
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import TASKS
@@ -52,6 +54,45 @@ def test_quadratic_forms(ask: Callable[..., Any]) -> None:
     shift, matrix, factors = X.mean(axis=0), RNG.normal(size=(6, 2)), np.array([3.0, -0.5])
     _, found = ask("quadratic_forms", X, shape=(300,), shift=shift, matrix=matrix, factors=factors, constant=1.5)
     np.testing.assert_allclose(found, ((X - shift) @ matrix) ** 2 @ factors + 1.5, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("n_components", "expected"), [(0, 1), (3, 3), (5, 5), (0.5, 2)], ids=str)
+def test_as_many_components_of_few_rows_as_are_asked_for(
+    ask: Callable[..., Any], n_components: float, expected: int
+) -> None:
+    """Of a share of the variance, one more is returned."""
+    found, rows = ask("wide_svd", X[:5], n_components=n_components), X[:5] - X[:5].mean(axis=0)
+    np.testing.assert_allclose(found["singular"], np.linalg.svd(rows, compute_uv=False), atol=1e-12)
+    np.testing.assert_allclose(found["mean"], X[:5].mean(axis=0))
+    right = found["right"]
+    assert len(right) == expected
+    np.testing.assert_allclose(right @ right.T, np.eye(expected), atol=1e-12)
+    lengths = np.linalg.norm(rows @ right.T, axis=0)
+    np.testing.assert_allclose(lengths, found["singular"][:expected], atol=1e-12)
+
+
+def test_a_randomized_decomposition_of_few_rows_begins_with_the_matrix_that_is_given(
+    task: Task, given: Callable[..., Data]
+) -> None:
+    """Without iterations, the result depends on the matrix, and is that of the rows themselves."""
+    rows, start = RNG.normal(size=(20, 50)), RNG.normal(size=(20, 4))
+    away = rows - rows.mean(axis=0)
+    found = randomized_components(WideRows.of(task, given(rows), True), start, 3, 0)
+    assert found is not None
+    singular, right, left = found
+    basis = np.linalg.qr(away.T @ start)[0]
+    expected = np.linalg.svd(basis.T @ away.T, full_matrices=False)
+    np.testing.assert_allclose(singular, expected[1][:3], rtol=1e-10)
+    np.testing.assert_allclose(abs(right), abs(basis @ expected[0]).T[:3], atol=1e-10)
+    np.testing.assert_allclose(abs(left), abs(expected[2][:3]).T, atol=1e-10)
+    assert (right[np.arange(3), abs(right).argmax(axis=1)] > 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_rows_whose_squares_are_out_of_range_have_a_triangle(ask: Callable[..., Any], scale: float) -> None:
+    found = ask("wide_svd", X[:5] * scale, n_components=2)
+    assert "right" not in found
+    assert found["r"].shape == (5, 6)
 
 
 @pytest.mark.parametrize("scale", [1, 1e-3, 1e-6, 0])

@@ -30,7 +30,7 @@ from xpulab.kernels.streamed import StreamedRows, parts_of
 from xpulab.sharing.answers import Batches, Products, ProductsOfColumns
 from xpulab.sharing.sources import SharedArray, Source
 
-__all__ = ["Triangle", "centred_triangle", "columns_of", "products_of", "triangle_of", "triangular"]
+__all__ = ["Triangle", "centred_triangle", "merged", "products_of", "triangle_of", "triangular"]
 
 _NEAR = 4.0  # roundings of a mean, within which a shift is as good as the mean
 _CHUNK = 1024  # rows that are decomposed at once; with up to 100 columns they fit into a core's L2 cache
@@ -125,22 +125,6 @@ def triangle_of(task: Task, data: Data, centre: bool) -> Triangle:
     return found
 
 
-def columns_of(
-    rows: Rows | StreamedRows, shift: np.ndarray, targets: Rows, target_shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return this rank's rows and targets on the host, minus shifts, times the square roots of their weights.
-
-    Returns
-    -------
-    tuple of numpy.ndarray of float64 of shape (n_samples,) and (n_features + n_targets, n_samples)
-        The square roots of the weights, and the columns.
-    """
-    columns = _Columns(rows, shift, targets, target_shift, ones=True)
-    chunks = [chunk for _, chunk in columns.chunks([(0, rows.n_samples)])]
-    found = np.concatenate(chunks, axis=1) if chunks else np.empty((columns.n, 0))
-    return found[0], found[1:]
-
-
 def products_of(found: Triangle) -> Products:
     """Return the products of the columns and targets of a triangle; not finite if float64 has no room for them."""
     with np.errstate(over="ignore", invalid="ignore"):  # then they are not finite
@@ -180,7 +164,7 @@ def _of_all(task: Task, columns: _Columns) -> np.ndarray:
     else:
         r = np.zeros((columns.n, columns.n), order="F")
         for one in every:
-            r = _merged(r, np.asfortranarray(one))
+            r = merged(r, np.asfortranarray(one))
     signs = np.where(np.diagonal(r) < 0, -1.0, 1.0)
     return np.triu(r) * signs[:, None]
 
@@ -251,12 +235,15 @@ def _triangles(task: Task, columns: _Columns, bounds: list[tuple[int, int]]) -> 
         r = np.zeros((columns.n, columns.n), order="F")
         for _, chunk in of_range:
             task.leave_if_cancelled()
-            r = _merged(r, chunk.T)
+            r = merged(r, chunk.T)
         yield np.triu(r)
 
 
-def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
-    """Return the triangle of a square triangle and more rows, both in Fortran order. It overwrites both."""
+def merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Return the triangle of a square triangle and more rows, both in Fortran order. It overwrites both.
+
+    What is below the diagonal is not part of the triangle.
+    """
     from scipy.linalg.lapack import dtpqrt  # the first import takes half a second
 
     columns = len(r)
@@ -264,10 +251,10 @@ def _merged(r: np.ndarray, more: np.ndarray) -> np.ndarray:
         return r
     # On one core of a Xeon: 8, 14, 20 and 25 GFLOP/s with 20, 50, 300 and 1000 columns; numpy.linalg.qr has 2 to 10.
     panel = min(columns, 4 if columns < 32 else 8 if columns < 128 else 24)
-    merged, *_, failed = dtpqrt(0, panel, r, more, overwrite_a=1, overwrite_b=1)
+    found, *_, failed = dtpqrt(0, panel, r, more, overwrite_a=1, overwrite_b=1)
     if failed:
         raise ValueError(f"LAPACK's tpqrt refused argument {-failed}")
-    return merged
+    return found
 
 
 @task("shifted_triangle")

@@ -14,6 +14,8 @@ import numpy as np
 from xpulab.engine.algorithms.passes import may_be_precise, moments, products
 from xpulab.engine.algorithms.qr import triangle_of, triangular
 from xpulab.engine.algorithms.sparse_rows.svd import inverse_root, of_sparse_rows, signs_of
+from xpulab.engine.algorithms.wide_rows import WideRows, few_rows
+from xpulab.engine.algorithms.wide_svd import randomized_components
 from xpulab.engine.dataset import Data, data_of, give_rows, kind_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
@@ -216,6 +218,24 @@ def _randomized_svd(
     if kind_of(task, source)[0] is sparse:
         return of_sparse_rows(task, source, lambda matrix: matrix.randomized(start, n_components, n_iter), target, kept)
     data = data_of(task, source) if transformed else Data(task, source)
+    if centre and few_rows(data):
+        rows = WideRows.of(task, data, True)
+        of_few = randomized_components(rows, start, n_components, n_iter)
+        if of_few is not None:
+            if transformed:
+                stretch = np.sqrt(data.n_samples - 1) if whiten else of_few[0]
+                made = task.comm.bcast(of_few[2] * stretch)[slice(*data.bounds[task.comm.rank : task.comm.rank + 2])]
+                uploaded = Rows.upload(task.device, made.astype(data.dtype))
+                give_rows(task, uploaded, source.bounds, target, kept)
+            mean, squares = rows.mean, rows.squares()
+            return {
+                "rows": data.n_own,
+                "singular": of_few[0],
+                "right": of_few[1],
+                "mean": mean,
+                "squares": squares,
+                "explained": None,
+            }
     left: Callable[[], Rows] | None = None
     if _gram_pays(data, start.shape[1], n_iter) and may_be_precise(task, data.dtype):
         sums = products(task, data, True, precise=True)

@@ -3,7 +3,7 @@
 The fast method solves the normal equations of the centred, scaled columns, and corrects the solution with the residuals
 of the rows. The condition number of the normal equations is the square of that of the columns, so this method is used
 only if it is exact enough. The exact method is the QR factorization of [X y], whose small triangle is then solved by
-its singular value decomposition. Of more columns than rows, penalties allow equations of the rows; see `wide`.
+its singular value decomposition. Of more columns than rows, there are equations of the rows; see `wide`.
 
 References
 ----------
@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
-from xpulab.engine.algorithms.linear.wide import by_rows, few_enough
+from xpulab.engine.algorithms.linear.wide import by_rows
 from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean
 from xpulab.engine.algorithms.qr import triangle_of
+from xpulab.engine.algorithms.wide_rows import WideRows, few_rows
 from xpulab.engine.dataset import Data, PassedRows, kind_of
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
@@ -63,13 +64,17 @@ class Solution:
     rotated : numpy.ndarray of shape (k, n_targets)
         The triangle times the coefficients of least squares.
     singular : numpy.ndarray of shape (n_features,) or None
-        Singular values of the triangle in descending order, if `coef` was computed without penalties.
+        Singular values of the columns in descending order, if `coef` was computed without penalties.
     weight : float
         Sum of the sample weights; for refinement.
     steps : int
         Number of refinement steps.
     by_rows : bool
         Whether there was an equation for each row in place of one for each column.
+    rank : int or None
+        Number of singular values that do not count as zero; None for all.
+    exact : bool
+        Whether no products were used, and a triangle in their place.
     """
 
     coef: np.ndarray | None
@@ -81,6 +86,8 @@ class Solution:
     weight: float = 0.0
     steps: int = 0
     by_rows: bool = False
+    rank: int | None = None
+    exact: bool = False
 
 
 def least_squares(
@@ -108,9 +115,21 @@ def least_squares(
     -------
     Solution
     """
-    if not exact and few_enough(data, penalties) and (found := by_rows(task, data, centre, penalties)) is not None:
-        none = np.empty((0, 0))
-        return Solution(found.coef, found.mean, found.target_mean, none, none, by_rows=True)
+    if refine and few_rows(data):
+        found = by_rows(WideRows.of(task, data, centre), penalties, cutoff, exact)
+        if found is not None:
+            none = np.empty((0, 0))
+            return Solution(
+                found.coef,
+                found.mean,
+                found.target_mean,
+                none,
+                none,
+                found.singular,
+                by_rows=True,
+                rank=found.rank,
+                exact=found.exact,
+            )
     solution: Solution | None = None
     gram = np.empty((0, 0))
     if not exact and data.n_samples - centre >= data.n_features:  # of wide rows, the triangle is smaller

@@ -4,7 +4,7 @@ The columns may differ in size by many orders of magnitude, and so may the penal
 columns are therefore scaled to unit length, and the penalties with them; a generalised decomposition of both gives a
 basis in which all penalties are diagonal. It is computed from the products of columns. If these are not exact enough,
 because they have the square of the condition number of the columns, it is computed from the triangle of a QR
-decomposition of the rows.
+decomposition of the rows. Of more columns than rows, the errors follow from the equations of the rows; see `wide`.
 
 References
 ----------
@@ -15,14 +15,17 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.linear.wide import LeftOut, left_out
 from xpulab.engine.algorithms.passes import products
 from xpulab.engine.algorithms.qr import triangle_of
-from xpulab.engine.dataset import Data, PassedRows, write_block
+from xpulab.engine.algorithms.wide_rows import WideRows, few_rows
+from xpulab.engine.dataset import Data, PassedRows, on_host, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.project import project
@@ -36,6 +39,7 @@ __all__ = ["leave_one_out"]
 #: Relative error of coefficients that the rounding of the products of columns may cause.
 _ENOUGH = 1e-11
 
+_Facts = dict[str, Any]
 #: A basis of the columns, as the columns of a matrix; for each of these and each penalty the inverse of the penalised
 #: product; the products of the basis and the targets; and the coefficients.
 _Basis = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -43,7 +47,7 @@ _Basis = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def leave_one_out(
     task: Task, data: Data, centre: bool, penalties: np.ndarray, predictions: bool, exact: bool
-) -> tuple[dict[str, Any], Iterator[np.ndarray]]:
+) -> tuple[_Facts, Iterator[np.ndarray]]:
     """Compute the coefficients for each penalty, and the leave-one-out errors of the rows [1]_.
 
     Parameters
@@ -65,10 +69,16 @@ def leave_one_out(
     facts : dict
         Arrays of float64: ``coef`` of shape (n_penalties, n_features, n_targets), ``mean``, ``target_mean``, and
         ``squared`` of shape (n_targets, n_penalties). ``squared`` has the sums of this rank's squared errors after the
-        iterator has ended. ``exact`` is whether the triangle of the rows was used.
+        iterator has ended. ``exact`` is whether a triangle was used, and ``by_rows`` whether the equations of the rows
+        were. Then rank 0 alone has ``coef`` and ``mean``.
     parts : iterator of numpy.ndarray of shape (m, n_targets * n_penalties)
         Errors or predictions of the next m rows.
     """
+    weights = data.sample_weight
+    if few_rows(data) and not (predictions and weights is not None and task.comm.allreduce(_zeros(weights))[0]):
+        found = left_out(WideRows.of(task, data, centre), penalties, exact)
+        if found is not None:
+            return _of_rows(task, data, found, predictions)
     basis: _Basis | None = None
     # One rank computes the decomposition for all, because other ranks may round differently.
     wide = data.n_samples < data.n_features  # the triangle is then smaller than the products
@@ -88,8 +98,28 @@ def leave_one_out(
     vectors, inverse, along, coef = basis
     rotated = inverse[:, None, :] * along[:, :, None]  # basis, targets, penalties
     squared = np.zeros(rotated.shape[1:])
-    facts = {"coef": coef, "mean": mean, "target_mean": target_mean, "squared": squared, "exact": exact}
+    facts: _Facts = {"coef": coef, "mean": mean, "target_mean": target_mean, "squared": squared}
+    facts |= {"exact": exact, "by_rows": False}
     return facts, _parts(data, facts, vectors, inverse, rotated, weight if centre else np.inf, predictions)
+
+
+def _zeros(weights: np.ndarray) -> np.ndarray:
+    """Return the number of rows without weight, of which the equations of the rows know nothing."""
+    return np.array([(weights == 0).sum()], np.int64)
+
+
+def _of_rows(task: Task, data: Data, found: LeftOut, predictions: bool) -> tuple[_Facts, Iterator[np.ndarray]]:
+    """Return what `leave_one_out` does, from the residuals of all rows."""
+    facts: _Facts = {"coef": found.coef, "mean": found.mean, "target_mean": found.target_mean}
+    mine = slice(*data.bounds[task.comm.rank : task.comm.rank + 2])
+    residual, weights, targets = found.residual[mine], data.sample_weight, data.targets
+    assert targets is not None
+    errors = np.square(residual)
+    if weights is not None:
+        errors *= weights.astype(data.dtype).astype(np.float64)[:, None, None]
+    facts |= {"squared": errors.sum(axis=0), "exact": found.exact, "by_rows": True}
+    made = on_host(targets, np.float64)[:, :, None] - residual if predictions else errors
+    return facts, iter([made.reshape(len(made), math.prod(made.shape[1:]))])
 
 
 def _of_products(gram: np.ndarray, cross: np.ndarray, penalties: np.ndarray) -> _Basis | None:
@@ -150,7 +180,7 @@ def _inverse(squares: np.ndarray, basis: np.ndarray, penalty: np.ndarray, penalt
 
 def _parts(
     data: Data,
-    facts: dict[str, Any],
+    facts: _Facts,
     vectors: np.ndarray,
     inverse: np.ndarray,
     rotated: np.ndarray,
@@ -196,7 +226,7 @@ def _leave_one_out(
     predictions: bool = False,
     exact: bool = False,
     target: Target | None = None,
-) -> dict[str, Any]:
+) -> _Facts:
     """Return the results of `leave_one_out` for all rows."""
     data = Data(task, source, weights, targets)
     facts, parts = leave_one_out(task, data, centre, penalties, predictions, exact)

@@ -29,6 +29,7 @@ import numpy as np
 
 from xpulab.engine.algorithms.labels import codes_of
 from xpulab.engine.algorithms.linear.logistic_problem import Problem, probabilities, problem_of
+from xpulab.engine.algorithms.linear.wide_logistic import WideProblem, solver_by_rows, wide_problem
 from xpulab.engine.algorithms.passes import whole_rows
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import Data, PassedRows, kind_of, rows_of, weights_of, write_block
@@ -94,7 +95,7 @@ class Objective:
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
 
-    def _ask(self, what: str, *points: np.ndarray) -> np.ndarray:
+    def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
         """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
         answer = None
         if self._known:
@@ -113,12 +114,12 @@ class Objective:
     def loss_gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> tuple[float, np.ndarray]:
         """Return the value and the gradient, in the layout and the dtype of `coef`."""
         if self._last is None or not np.array_equal(self._last[0], coef):
-            sums = self._ask("loss", coef) / self.problem.weight
+            sums = self.ask("loss", coef) / self.problem.weight
             exact = coef.astype(np.float64)
             penalised = self.problem.table(exact)[0]
             # Not a float, because the Newton solver of scikit-learn 1.6 asks for its dtype.
             loss: Any = np.float64(sums[-1] + 0.5 * self.strength * np.square(penalised).sum())
-            gradient = sums[:-1] + self.strength * self._without_intercept(exact)
+            gradient = sums[:-1] + self.strength * self.without_intercept(exact)
             self._last = coef.copy(), loss, gradient.astype(coef.dtype)
         return self._last[1], self._last[2].copy()
 
@@ -134,33 +135,36 @@ class Objective:
         """Return the coefficients instead of the raw prediction."""
         return None, None, coef
 
+    def iterated(self, coef: np.ndarray) -> np.ndarray:
+        """Note that an iteration has ended at these coefficients, and return the gradient."""
+        gradient = self.gradient(coef)
+        self.reached(self._iteration, coef)
+        self._iteration += 1
+        return gradient
+
     def gradient_hessian(
         self, coef: np.ndarray, *_: Any, gradient_out: np.ndarray, hessian_out: np.ndarray, **__: Any
     ) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return gradient, second derivatives, and whether rows with more than a quarter of the weight have none."""
-        gradient_out[:] = self.gradient(coef)
-        self.reached(self._iteration, coef)
-        self._iteration += 1
-        found = self._ask("hessian", coef) / self.problem.weight
+        gradient_out[:] = self.iterated(coef)
+        found = self.ask("hessian", coef) / self.problem.weight
         hessian_out[:] = found[:-1].reshape(hessian_out.shape)
-        hessian_out[np.diag_indices(len(coef))] += self._without_intercept(np.full(len(coef), self.strength))
+        hessian_out[np.diag_indices(len(coef))] += self.without_intercept(np.full(len(coef), self.strength))
         return gradient_out, hessian_out, bool(found[-1] > 0.25)
 
     def gradient_hessian_product(
         self, coef: np.ndarray, *_: Any, **__: Any
     ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
         """Return the gradient, and a function that multiplies the second derivatives by a step."""
-        gradient = self.gradient(coef)
-        self.reached(self._iteration, coef)
-        self._iteration += 1
+        gradient = self.iterated(coef)
 
         def product(step: np.ndarray) -> np.ndarray:
-            sums = self._ask("product", coef, step) / self.problem.weight
-            return (sums + self.strength * self._without_intercept(step)).astype(coef.dtype)
+            sums = self.ask("product", coef, step) / self.problem.weight
+            return (sums + self.strength * self.without_intercept(step)).astype(coef.dtype)
 
         return gradient, product
 
-    def _without_intercept(self, point: np.ndarray) -> np.ndarray:
+    def without_intercept(self, point: np.ndarray) -> np.ndarray:
         """Return the point with zeros in place of the intercepts, which have no penalty."""
         point = point.astype(np.float64)
         if self.fit_intercept:
@@ -257,7 +261,8 @@ def _newton_cholesky(
 ) -> dict[str, Any]:
     from xpulab._sklearn import NewtonCholeskySolver
 
-    solver = NewtonCholeskySolver(
+    made = solver_by_rows() if isinstance(objective.problem, WideProblem) else NewtonCholeskySolver
+    solver = made(
         coef=start.copy(),  # the solver writes to it
         linear_loss=objective,
         l2_reg_strength=objective.strength,
@@ -312,6 +317,8 @@ def _fit(
             rows = kernels_for(rows).weighted(rows, of_classes * rows.weights_on_cpu())
         codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
     problem = problem_of(task, rows, codes, n_classes, fit_intercept)
+    if solver == "newton-cholesky" and np.isfinite(C) and isinstance(rows, Rows):
+        problem = wide_problem(problem) or problem
     found = {"rows": rows.n_samples}
     if task.comm.rank != 0:
         problem.follow()

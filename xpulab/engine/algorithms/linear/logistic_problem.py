@@ -108,22 +108,31 @@ class Problem:
 
     def _hessian(self, point: np.ndarray) -> np.ndarray:
         """Compute all second derivatives, followed by (for two classes) the weight of rows whose own ones are zero."""
-        rows, c, d = self.rows, self.n_columns, self.rows.n_features
+        rows = self.rows
         assert not isinstance(rows, StreamedRows)
         coef, intercept = self.table(point)
         parts = [np.empty((0, self.n_classes), rows.dtype)]
         shares = np.concatenate([*parts, *map(probabilities, project(rows, coef.T, None, intercept))])
-        weight = rows.weights_on_cpu()
+        return self.second_derivatives(shares, rows.weights_on_cpu(), rows.n_features, self._sandwich)
+
+    def second_derivatives(
+        self, shares: np.ndarray, weight: np.ndarray, d: int, sandwich: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Return second derivatives, and then the weight of rows without any, for probabilities (n, n_classes).
+
+        `sandwich` returns the products (d + 1, d + 1) of d columns and a column of ones, with the weights it is given.
+        """
+        c = self.n_columns
         whole, flat = np.zeros((c, d + 1, c, d + 1)), 0.0
         if c == 1:
             curvature = shares[:, 0] * shares[:, 1] * weight
             flat = float(weight[curvature <= 0].sum())
-            whole[0, :, 0] = self._sandwich(curvature)
+            whole[0, :, 0] = sandwich(curvature)
         else:
             # The derivatives add up to zero over the classes, so the derivatives on the diagonal need no products.
             for i in range(c):
                 for j in range(i):
-                    products = self._sandwich(shares[:, i] * shares[:, j] * weight)
+                    products = sandwich(shares[:, i] * shares[:, j] * weight)
                     whole[i, :, j] = whole[j, :, i] = -products
                     whole[i, :, i] += products
                     whole[j, :, j] += products
