@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ __all__ = [
     "gathered_targets",
     "in_float64",
     "in_floats",
+    "require_column_of_weights",
+    "require_weight",
     "stays",
 ]
 
@@ -199,6 +202,20 @@ def checked_weights(sample_weight: Any, n_samples: int, dtype: npt.DTypeLike, *,
     if not weights.any():
         raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
     return weights
+
+
+def require_column_of_weights(sample_weight: Any, metric: str) -> None:
+    """Raise ValueError if the weights of a score are one number, which a fit takes for the weight of each row."""
+    if isinstance(sample_weight, numbers.Number | str):
+        raise ValueError(
+            f"The 'sample_weight' parameter of {metric} must be an array-like or None. Got {sample_weight!r} instead."
+        )
+
+
+def require_weight(total: Any) -> None:
+    """Raise ZeroDivisionError if the sum of the weights of a score is zero, as in `numpy.average`."""
+    if not np.any(total):
+        raise ZeroDivisionError("Weights sum to zero, can't be normalized")
 
 
 def checked_targets(
