@@ -93,7 +93,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows.
 
         Returns
         -------
@@ -105,7 +105,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices if `with_mean`, and for negative weights.
+            For input that scikit-learn rejects, and for sparse matrices if `with_mean`.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -220,7 +220,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         cluster = current_ranks()
         X = self._checked(cluster, X, reset=not hasattr(self, "n_samples_seen_"))
         self._require_no_mean(X)
-        weights = self._weights(sample_weight, X)
+        weights = self._weights(sample_weight, X, only_non_negative=False)
         with self._fitting(X, weights):
             found: Moments = self._ask(cluster, method, "moments", X, sample_weight=weights).results[0]["moments"]
             seen = found.weight if is_sparse(X) else found.count
