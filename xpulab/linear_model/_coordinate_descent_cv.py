@@ -153,7 +153,7 @@ class _DescentCV(LinearProxy):
         if hasattr(self, "l1_ratio"):
             self.l1_ratio_ = ratios[best]
         coef, gaps, n_iters = descended(whole, n, 0, [self.alpha_], l1_ratio=ratios[best], **how_of(self))
-        self.dual_gap_, self.n_iter_ = gaps[0], n_iters[0]
+        self.dual_gap_, self.n_iter_ = X.dtype.type(gaps[0]), n_iters[0]
         self._set_line(coef, whole.mean[:n], whole.mean[n:], y, X.dtype)
         return converged(whole, n, 0, gaps[0], n_iters[0], self.max_iter, self.tol)
 

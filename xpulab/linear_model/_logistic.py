@@ -135,6 +135,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "coef_"
+    _narrow: ClassVar[bool] = True
 
     coef_: Any
     intercept_: np.ndarray

@@ -26,6 +26,7 @@ class LinearProxy(Proxy):
 
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "coef_"
+    _narrow: ClassVar[bool] = True
 
     fit_intercept: bool
     coef_: np.ndarray

@@ -70,6 +70,7 @@ class GaussianNB(Predicting, sklearn.naive_bayes.GaussianNB):
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "theta_"
+    _narrow: ClassVar[bool] = True
 
     classes_: npt.NDArray[Any]
     class_count_: npt.NDArray[Any]

@@ -374,6 +374,16 @@ def _project(
     return {"rows": rows.n_samples}
 
 
+def _lost_by_rounding(shift: np.ndarray | None, scale: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """Return what scaled rows lack because the shift is rounded to their dtype; None if their own rounding is more."""
+    if shift is None:
+        return None
+    lost = shift.astype(dtype).astype(np.float64) - shift
+    if scale is not None:
+        lost = lost / scale
+    return lost if bool((np.abs(lost) > np.finfo(dtype).eps).any()) else None
+
+
 @task("scale")
 def _scale(
     task: Task,
@@ -392,6 +402,9 @@ def _scale(
     made = rows
     if shift is not None or scale is not None:
         made = centred(made, shift, scale)
+        lost = _lost_by_rounding(shift, scale, rows.dtype)
+        if lost is not None:
+            made = stretched(made, np.ones(rows.n_features), lost, None, None)
     if factor is not None or offset is not None or clip is not None:
         by = np.ones(rows.n_features) if factor is None else factor
         constant = np.full(rows.n_features, -0.0) if offset is None else offset  # adding -0.0 does not change -0.0
