@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exported import exported, with_known
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
@@ -93,6 +94,22 @@ def test_objects_that_have_only_array(on_pair: xpulab.XPUCluster) -> None:
     for rows in (_OnlyAnArray(X), on_pair.scatter(_OnlyAnArray(X))):
         np.testing.assert_allclose(LinearRegression().fit(rows, y, sample_weight=ones).coef_, [1, 2])
     assert r2_score(y, y, sample_weight=ones) == 1.0
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("on_pair")
+@pytest.mark.parametrize("kind", exported(), ids=lambda kind: kind.__name__)
+def test_every_estimator_takes_objects_that_have_only_array(kind: Any) -> None:
+    rows = np.abs(np.rint(3 * np.random.default_rng(0).normal(size=(60, 3)))) + 1
+    y = np.arange(60) % 3
+    fitted = with_known(kind, n_clusters=2, n_quantiles=10).fit(_OnlyAnArray(rows), _OnlyAnArray(y))
+    for method in ("predict", "transform", "score"):
+        if hasattr(fitted, method):
+            targets = (y,) if method == "score" else ()
+            found = getattr(fitted, method)(_OnlyAnArray(rows), *map(_OnlyAnArray, targets))
+            expected = getattr(fitted, method)(rows, *targets)
+            found, expected = (each.toarray() if sparse.issparse(each) else each for each in (found, expected))
+            np.testing.assert_array_equal(found, expected, err_msg=method)
 
 
 @pytest.mark.cluster

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,3 +120,11 @@ def test_columns_and_rows_that_are_not_there_are_refused_in_words() -> None:
         with pytest.raises(IndexError, match=rf"row {wrong} was asked of Scan.*; expected numbers below 3"):
             table[np.array([0, wrong])]
     assert table[np.array([-1, 0])].tolist() == [[2.0], [0.0]]
+
+
+def test_a_column_may_have_an_empty_name() -> None:
+    scan = xpulab.scan(pl.DataFrame({"": [1.0, 2.0], "b": [3.0, 4.0]}))
+    assert scan[""].columns == [""]
+    np.testing.assert_array_equal(scan[["b", ""]].read(), [[3, 1], [4, 2]])
+    with pytest.raises(IndexError, match="no column was asked"):
+        scan[[]]

@@ -8,6 +8,7 @@ few of them.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -71,6 +72,18 @@ def balances_by_weight() -> bool:
     return (
         "sample_weight" in inspect.signature(importlib.import_module("sklearn.utils").compute_class_weight).parameters
     )
+
+
+@functools.cache
+def dtype_of_counts(kind: type, dtype: np.dtype[Any], weighted: bool, is_sparse: bool, **parameters: Any) -> Any:
+    """Return the dtype of `n_samples_seen_` of a class of scikit-learn after a fit of rows of a dtype.
+
+    It differs between releases, and from one way of the computation to another.
+    """
+    numpy, csr_matrix = importlib.import_module("numpy"), importlib.import_module("scipy.sparse").csr_matrix
+    rows = numpy.array([[0], [1]], dtype)
+    given = {"sample_weight": numpy.ones(2, dtype)} if weighted else {}
+    return numpy.asarray(kind(**parameters).fit(csr_matrix(rows) if is_sparse else rows, **given).n_samples_seen_).dtype
 
 
 def class_weights(

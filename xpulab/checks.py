@@ -23,6 +23,7 @@ from xpulab.report.rendering import format_size
 __all__ = [
     "ONE_AT_A_TIME",
     "TAKE_SPARSE",
+    "array_of",
     "check_X_y",
     "check_array",
     "check_classification_targets",
@@ -70,7 +71,7 @@ def one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with ONE_AT_A_TIME:
-                return call(*map(_array_of, args), **kwargs)
+                return call(*map(array_of, args), **kwargs)
         except TypeError as error:
             rows = next((each for each in args if sparse.issparse(each)), None)
             if rows is None or "Sparse data was passed" not in str(error) or "passed for y" in str(error):
@@ -80,7 +81,7 @@ def one_at_a_time(call: Callable[P, R]) -> Callable[P, R]:
     return alone
 
 
-def _array_of(given: Any) -> Any:
+def array_of(given: Any) -> Any:
     """Return the array of an object that has only `__array__`, which may take no dtype; other things as they are."""
     return np.asarray(given) if hasattr(given, "__array__") and not hasattr(given, "shape") else given
 

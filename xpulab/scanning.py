@@ -250,7 +250,7 @@ class Scan(Listed):
             raise IndexError(
                 f"{key!r} was asked of {self!r}; expected a column's name, a list of names, or a slice of rows"
             )
-        if not key:
+        if isinstance(key, list) and not key:
             raise IndexError(f"no column was asked of {self!r}; expected names, X[['a', 'b']], or all columns, X")
         numbers = [self._number_of(name) for name in ([key] if isinstance(key, str) else key)]
         return Scan(self.source, numbers, (self._first, self._last), isinstance(key, str), self._dtype)

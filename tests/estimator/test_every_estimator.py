@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from exported import exported, with_known
+from exported import exported, theirs_of, with_known
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
@@ -26,14 +26,6 @@ METHODS = (
     "predict", "predict_proba", "decision_function", "transform", "score_samples", "score",
     "kneighbors", "apply", "mahalanobis", "fit_transform", "fit_predict",
 )  # fmt: skip
-
-
-def theirs_of(kind: Any) -> Any:
-    """Return scikit-learn's class; None if there is none."""
-    try:
-        return kind.sklearn_class()
-    except TypeError:
-        return None
 
 
 KINDS = list(filter(theirs_of, exported()))

@@ -225,7 +225,7 @@ def test_bad_input_is_refused_before_anything_is_sent(current: xpulab.XPUCluster
         (ValueError, "Unknown label type: continuous", ours, (X, X[:, 0])),
         (ValueError, "Unknown label type: continuous", ours, (X, y + 0.5)),
         (ValueError, "at least 2 classes in the data", ours, (X, np.ones(60))),
-        (ValueError, "Negative values", ours, (X, y, -weights)),
+        (ZeroDivisionError, "Weights sum to zero", ours, (X, y, np.tile([1.0, -1.0], 30))),
         (ValueError, "at least one (non-zero|positive weight)", ours, (X, y, np.zeros(60))),
         (ValueError, "sample_weight.shape", ours, (X, y, weights[:-1])),
         (ValueError, "'C' parameter", LogisticRegression(C=0), (X, y)),

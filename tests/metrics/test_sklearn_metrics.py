@@ -37,7 +37,6 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
 
 
 def test_the_tests_of_scikit_learn_of_errors_clusterings_and_ranks(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    several = "several labels of a row are refused"
     run_suite(
         tmp_path,
         pair,
@@ -48,7 +47,6 @@ def test_the_tests_of_scikit_learn_of_errors_clusterings_and_ranks(pair: xpulab.
         ],
         [f"xpulab.metrics:{name}" for name in metrics.__all__ if name not in _NAMES],
         least=150,
-        cannot={"test_roc_curve_toydata": several, "test_average_precision_score_multilabel_pos_label": several},
         only="not det_curve and not label_ranking",  # many tests of few rows
         # A hundred calls each, of scores that `test_every_score` compares with scikit-learn's.
         dear=[

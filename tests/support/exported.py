@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import xpulab
 from xpulab.estimator.proxy import Proxy
 from xpulab.preprocessing import TargetEncoder
 
-__all__ = ["FEW_TREES", "exported", "numbers_of", "rows_for", "with_known"]
+__all__ = ["FEW_TREES", "exported", "numbers_of", "outcome", "rows_for", "theirs_of", "with_known"]
 
 #: Parameters of the classes whose many trees take most of the time of a fit.
 FEW_TREES = {
@@ -34,6 +36,24 @@ def exported() -> list[type]:
         found += [each for each in classes if inspect.isclass(each) and issubclass(each, Proxy)]
     found.remove(TargetEncoder)  # the only transformer that needs targets; tests/tables has its tests
     return found
+
+
+def theirs_of(kind: Any) -> Any:
+    """Return scikit-learn's class; None if there is none."""
+    try:
+        return kind.sklearn_class()
+    except TypeError:
+        return None
+
+
+def outcome(call: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
+    """Return what a call returns, or its exception; nothing is warned of."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return call(*arguments, **given)
+        except Exception as error:
+            return error
 
 
 def with_known(kind: Any, **given: Any) -> Any:

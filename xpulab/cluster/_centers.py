@@ -133,7 +133,7 @@ class CentersProxy(Proxy, TransformerMixin):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative; 1 by default.
+            Weights of the rows; 1 by default.
 
         Returns
         -------
@@ -147,7 +147,7 @@ class CentersProxy(Proxy, TransformerMixin):
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
-        weights = checked_weights(sample_weight, X.shape[0], X.dtype)
+        weights = checked_weights(sample_weight, X.shape[0], X.dtype, only_non_negative=False)
         answer = self._ask(
             cluster, "score", "KMeans.predict", X, sample_weight=weights, target=None, centers=self._centers(X)
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import sklearn.decomposition
 from sklearn.utils import gen_batches
 
-from xpulab._sklearn import _fit_context
+from xpulab._sklearn import _fit_context, dtype_of_counts
 from xpulab.data import ShardedArray
 from xpulab.decomposition._merging import Batch, State, batch_of, merged
 from xpulab.decomposition._projecting import Projecting
@@ -72,7 +72,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     >>> with xpulab.XPUCluster(n=2):
     ...     for part in ([[-1, -1], [-2, -1]], [[1, 1], [2, 1]]):
     ...         pca = pca.partial_fit(part)
-    >>> print(pca.n_samples_seen_)
+    >>> print(int(pca.n_samples_seen_))
     4
     """
 
@@ -212,7 +212,7 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
     def _state(self) -> State:
         """Return the fitted attributes in float64."""
         found = [self.mean_, self.var_, self.components_, self.singular_values_, self.explained_variance_]
-        return State(self.n_samples_seen_, *(np.asarray(array, np.float64) for array in found))
+        return State(int(self.n_samples_seen_), *(np.asarray(array, np.float64) for array in found))
 
     def _keep(self, state: State, n_samples: int, dtype: Any) -> None:
         """Set the attributes after a last batch of `n_samples` rows."""
@@ -227,4 +227,6 @@ class IncrementalPCA(Projecting, sklearn.decomposition.IncrementalPCA):
         }
         for name, value in rounded(found, dtype).items():
             setattr(self, name, value)
-        self.mean_, self.var_, self.n_samples_seen_, self.n_components_ = state.mean, state.variance, state.n_samples, k
+        self.mean_, self.var_, self.n_components_ = state.mean, state.variance, k
+        kind = dtype_of_counts(self.sklearn_class(), np.dtype(dtype), False, False)
+        self.n_samples_seen_ = kind.type(state.n_samples)

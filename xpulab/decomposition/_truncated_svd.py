@@ -77,6 +77,7 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric", "accept_sparse": "csr"}
+    _narrow: ClassVar[bool] = True
     _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -138,7 +138,7 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
         y : array-like or ShardedArray of shape (n_samples,)
             Labels. Those of a handle are gathered into this process.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative; 1 by default.
+            Weights of the rows; 1 by default.
         X_val : array-like or ShardedArray of shape (n_val, n_features), optional
             Rows for validation, for early stopping. They are sent with each fit.
         y_val : array-like or ShardedArray of shape (n_val,), optional
@@ -408,7 +408,7 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
         y : array-like or ShardedArray of shape (n_samples,)
             Targets. Those of a handle are gathered into this process.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative; 1 by default.
+            Weights of the rows; 1 by default.
         X_val : array-like or ShardedArray of shape (n_val, n_features), optional
             Rows for validation, for early stopping. They are sent with each fit.
         y_val : array-like or ShardedArray of shape (n_val,), optional

@@ -230,7 +230,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         return y.gather() if y.rounds(found) else found.astype(y.scan.numeric_dtypes[0])
 
     def _gathered_weights(self, sample_weight: Any, n: int) -> npt.NDArray[Any] | None:
-        weights = checked_weights(sample_weight, n, np.float64)
+        weights = checked_weights(sample_weight, n, np.float64, only_non_negative=False)
         if isinstance(weights, ShardedArray):
             weights = weights.gather()
         return None if weights is None else np.ascontiguousarray(weights, np.float64)

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import NODE_DTYPE, Tree, _forest, _num_samples
-from xpulab.checks import ONE_AT_A_TIME, type_of_target
+from xpulab.checks import ONE_AT_A_TIME, array_of, type_of_target
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -407,7 +407,7 @@ class ForestProxy(ScoredHere, Proxy):
         elif isinstance(X, Scan):
             X = self._checked(self._cluster(), X, reset=False).read()
         with ONE_AT_A_TIME:
-            return super()._validate_X_predict(X)
+            return super()._validate_X_predict(array_of(X))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimators_")

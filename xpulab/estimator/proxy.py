@@ -24,7 +24,7 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.estimator.interrupted import Interruptible
-from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, in_float64
+from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, given_dtype, in_float64
 from xpulab.estimator.sending import Result, SentOnce, rows_at_once
 from xpulab.exceptions import NoClusterError
 from xpulab.names import Listed
@@ -65,6 +65,8 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
     _one_d: ClassVar[bool] = False
     #: The fitted attribute in whose dtype scikit-learn computes with later rows, if these are less precise.
     _computes_as: ClassVar[str] = ""
+    #: Whether scikit-learn computes in float32 with later rows of float16 and small integers, if that attribute is.
+    _narrow: ClassVar[bool] = False
     #: Device memory of a call in addition to its rows: bytes per row, and a share of the bytes of the rows.
     _work_memory: ClassVar[tuple[float, float]] = (0.0, 0.0)
     #: Bytes of the host's memory for each row of a call that reads them in passes; there must be so many.
@@ -152,9 +154,10 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
         """Check X as `checked_rows` does, with the rules of this estimator. Errors are raised before X is sent."""
         held = self._held if self._held is not None and X is self._held.given else None
         if held is not None and held.checked is not None and not reset:
-            return held.checked
+            return self._as_fitted(cluster, held.checked)
         rules = {**self._rules, **({} if reset else self._later_rules), **rules}
-        rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, **rules)
+        narrow = not reset and self._in_float32()
+        rows = checked_rows(self, cluster, X, reset=reset, look_now=look_now, narrow=narrow, **rules)
         rows = rows if reset else self._as_fitted(cluster, rows)
         if held is not None:
             held.checked = rows
@@ -164,6 +167,10 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
         """Return checked rows in float64 if the fit was in float64: nothing is rounded before it is computed."""
         fitted = getattr(self, self._computes_as, None)
         return in_float64(rows, cluster) if getattr(fitted, "dtype", None) == np.float64 else rows
+
+    def _in_float32(self) -> bool:
+        """Return whether the fit was in float32, and later rows that float32 holds stay in it."""
+        return self._narrow and getattr(getattr(self, self._computes_as, None), "dtype", None) == np.float32
 
     @contextlib.contextmanager
     def _sent_once(self, X: Any) -> Iterator[None]:
@@ -290,6 +297,9 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
 class TransformerProxy(Proxy):
     """Base of transformers, whose results are rows."""
 
+    #: The kinds of dtypes (`numpy.dtype.kind`) that rows keep in `transform`, as in scikit-learn.
+    _keeps: ClassVar[str] = ""
+
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Call `fit`, and then `transform` for the same rows, which are sent once.
 
@@ -365,17 +375,28 @@ class TransformerProxy(Proxy):
         ValueError
             If `set_output` asks for data frames, and X is a handle.
         """
-        cluster = self._cluster()
+        cluster, given = self._cluster(), given_dtype(X) if self._keeps else None
         if method == "transform":
             self._require_no_frames(X)
         if n_given is None:
             X = self._checked(cluster, X, reset=False)
         else:
-            X = self._as_fitted(cluster, checked_unnamed(self, cluster, X, n_given, **self._rules))
+            X = self._as_fitted(cluster, checked_unnamed(self, cluster, X, n_given, self._in_float32(), **self._rules))
         n_columns = X.shape[1] if n_columns is None else n_columns
         kind = X.dtype if dtype is None else dtype
         result = Result(n_columns, kind, rows=True, as_sparse=as_sparse, nan=nan, described=described)
         answer = self._ask(cluster, method, task, X, result=result, **arguments)
         if isinstance(result.value, ShardedCSR):
             result.value.stored = answer.results[0]["stored"]
-        return result.value
+        return self._kept(result.value, given)
+
+    def _kept(self, rows: Any, given: np.dtype[Any] | None) -> Any:
+        """Return transformed rows in the dtype of the given rows, if scikit-learn's have it."""
+        if given is None or given.kind not in self._keeps or given.itemsize > 8 or rows.dtype == given:
+            return rows
+        if isinstance(rows, ShardedArray):
+            made = rows.cast(given)
+            made.origin = rows.origin
+            return made
+        with np.errstate(over="ignore", invalid="ignore"):
+            return rows.astype(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,11 @@ __all__ = [
     "checked_unnamed",
     "checked_weights",
     "gathered_targets",
+    "given_dtype",
     "in_float64",
     "in_floats",
+    "require_column_of_weights",
+    "require_weight",
     "stays",
 ]
 
@@ -43,6 +47,7 @@ def checked_rows(
     reset: bool,
     look_now: bool = False,
     categories: bool = False,
+    narrow: bool = False,
     **rules: Any,
 ) -> Any:
     """Check X as scikit-learn does, before anything is sent, and return it in a form that can be sent.
@@ -59,6 +64,8 @@ def checked_rows(
         Whether to look for NaN and infinity at once, and not later while the rows are copied.
     categories : bool
         Whether columns of handles may have strings.
+    narrow : bool
+        Whether numbers that float32 holds, such as those of float16, become float32 and not float64.
     **rules : Any
         Arguments of `sklearn.utils.validation.validate_data`, where they differ from those for dense, finite rows. With
         ``dtype="numeric"``, arrays of strings are refused, also if these look like numbers.
@@ -96,13 +103,31 @@ def checked_rows(
     with place_named(X):
         X = validate_data(estimator, X, **rules, reset=reset)
     if X.dtype not in FLOATS:
-        X = X.astype(np.float64)
+        X = in_floats(X, narrow)
     return as_sent(X) if sparse.issparse(X) else X
 
 
-def in_floats(X: Any) -> Any:
-    """Return checked numbers in float64, unless they are float32."""
-    return X if X.dtype in FLOATS else X.astype(np.float64)
+def in_floats(X: Any, narrow: bool = False) -> Any:
+    """Return checked numbers in float64, unless they are float32, or, with `narrow`, numbers that float32 holds."""
+    if X.dtype in FLOATS:
+        return X
+    return X.astype(np.float32 if narrow and np.result_type(X.dtype, np.float32) == np.float32 else np.float64)
+
+
+def given_dtype(X: Any) -> np.dtype[Any] | None:
+    """Return the dtype of dense rows before any check; None if they have several types."""
+    if sparse.issparse(X):
+        return None
+    if isinstance(X, ShardedArray | Scan | np.ndarray):
+        return X.dtype
+    scan = scanned(X)
+    if scan is not None:
+        return scan.dtype
+    if hasattr(X, "dtypes"):
+        every = list(X.dtypes)
+        return np.result_type(*every) if every and all(isinstance(each, np.dtype) for each in every) else None
+    found = X.dtype if hasattr(X, "dtype") else np.asarray(X).dtype
+    return found if isinstance(found, np.dtype) else None
 
 
 def in_float64(X: Any, cluster: Ranks) -> Any:
@@ -115,7 +140,9 @@ def in_float64(X: Any, cluster: Ranks) -> Any:
     return X.astype(np.float64) if scan is None else scan.cast(np.float64)
 
 
-def checked_unnamed(estimator: BaseEstimator, cluster: Ranks, X: Any, n_columns: int, **rules: Any) -> Any:
+def checked_unnamed(
+    estimator: BaseEstimator, cluster: Ranks, X: Any, n_columns: int, narrow: bool = False, **rules: Any
+) -> Any:
     """Check X as `checked_rows` does, but for `n_columns` columns of any names, as transformed rows may have."""
     if isinstance(X, ShardedArray):
         X.source(cluster)
@@ -128,7 +155,8 @@ def checked_unnamed(estimator: BaseEstimator, cluster: Ranks, X: Any, n_columns:
         X.require_numbers()
     elif scanned(X) is None:
         with place_named(X):
-            X = in_floats(check_array(X, **{"dtype": FLOATS, **rules}, estimator=estimator, input_name="X"))
+            X = check_array(X, **{"dtype": FLOATS, **rules}, estimator=estimator, input_name="X")
+            X = in_floats(X, narrow)
     if X.ndim != 2 or X.shape[1] != n_columns:
         raise ValueError(
             f"X has {X.shape[1] if X.ndim == 2 else 1} features, but {type(estimator).__name__} is expecting "
@@ -199,6 +227,20 @@ def checked_weights(sample_weight: Any, n_samples: int, dtype: npt.DTypeLike, *,
     if not weights.any():
         raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
     return weights
+
+
+def require_column_of_weights(sample_weight: Any, metric: str) -> None:
+    """Raise ValueError if the weights of a score are one number, which a fit takes for the weight of each row."""
+    if isinstance(sample_weight, numbers.Number | str):
+        raise ValueError(
+            f"The 'sample_weight' parameter of {metric} must be an array-like or None. Got {sample_weight!r} instead."
+        )
+
+
+def require_weight(total: Any) -> None:
+    """Raise ZeroDivisionError if the sum of the weights of a score is zero, as in `numpy.average`."""
+    if not np.any(total):
+        raise ZeroDivisionError("Weights sum to zero, can't be normalized")
 
 
 def checked_targets(

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_consistent_length
 
-from xpulab.checks import ONE_AT_A_TIME
+from xpulab.checks import ONE_AT_A_TIME, array_of
 from xpulab.data import ShardedArray
 from xpulab.scanning import Scan, read_here
 from xpulab.tables import ShardedColumn
@@ -52,7 +52,7 @@ class ScoredHere:
         """
         if isinstance(X, Scan) and X.shape[0] > _ROWS:
             return _by_blocks(self, X, y, sample_weight)
-        predicted = self.predict(X)
+        predicted, y = self.predict(X), array_of(y)
         if isinstance(y, ShardedColumn):
             found = y.gather()
             if is_classifier(self):

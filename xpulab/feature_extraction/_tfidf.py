@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context
-from xpulab.checks import ONE_AT_A_TIME, place_named
+from xpulab.checks import ONE_AT_A_TIME, array_of, place_named
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.estimator.proxy import TransformerProxy
@@ -154,4 +154,4 @@ class TfidfTransformer(
             own = self._checked(self._cluster(), given, reset=False).values
             return super().transform(own, copy) if len(own) else sparse.csr_matrix(own.shape, dtype=own.dtype)
         with ONE_AT_A_TIME, place_named(given):
-            return super().transform(read_here(given) if isinstance(given, Scan) else given, copy)
+            return super().transform(read_here(given) if isinstance(given, Scan) else array_of(given), copy)

@@ -6,7 +6,7 @@ import numbers
 import os
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,8 @@ class SimpleImputer(TransformerProxy, sklearn.impute.SimpleImputer):
            [4. , 3. ],
            [7. , 2.5]])
     """
+
+    _keeps: ClassVar[str] = "f"
 
     n_features_in_: int
 

@@ -13,7 +13,7 @@ import sklearn.linear_model
 from xpulab._sklearn import _fit_context
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.tasks.answers import Answer
-from xpulab.linear_model._path import Sums, converged, descended, how_of, sums_of
+from xpulab.linear_model._path import Sums, converged, descended, how_of, of_one_sign, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["ElasticNet", "Lasso"]
@@ -73,7 +73,7 @@ class _Descent(LinearProxy):
                 stacklevel=2,
             )
         cluster = current_ranks()
-        given = None if isinstance(sample_weight, numbers.Number) else sample_weight
+        given = None if isinstance(sample_weight, numbers.Number) else of_one_sign(sample_weight)
         X, y, weights = self._read(cluster, X, y, given)
 
         def descend(answer: Answer) -> bool:

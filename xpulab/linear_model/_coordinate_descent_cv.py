@@ -15,8 +15,18 @@ from xpulab._sklearn import _fit_context, _raise_for_params, _routing_enabled
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.tasks.answers import Answer
+from xpulab.estimator.rows import require_weight
 from xpulab.linear_model._folds import folds_of, groups_of, splits_of
-from xpulab.linear_model._path import Sums, converged, descended, grid_of, how_of, mean_squared_errors, sums_of
+from xpulab.linear_model._path import (
+    Sums,
+    converged,
+    descended,
+    grid_of,
+    how_of,
+    mean_squared_errors,
+    of_one_sign,
+    sums_of,
+)
 from xpulab.linear_model._proxy import LinearProxy
 
 __all__ = ["ElasticNetCV", "LassoCV"]
@@ -69,7 +79,7 @@ class _DescentCV(LinearProxy):
         """
         _raise_for_params(params, self, "fit")
         cluster = current_ranks()
-        given = None if isinstance(sample_weight, numbers.Number) else sample_weight
+        given = None if isinstance(sample_weight, numbers.Number) else of_one_sign(sample_weight)
         if getattr(y, "ndim", 1) > 1 and y.shape[1] > 1:
             raise ValueError(f"For multi-task outputs, use MultiTask{type(self).__name__}")
         X, y, weights = self._read(cluster, X, y, given, multi_output=False)
@@ -130,6 +140,10 @@ class _DescentCV(LinearProxy):
             grids = np.stack(
                 [grid_of(cross, whole.weight, ratio, self.eps, n_alphas, self.positive) for ratio in ratios]
             )
+        for train, test in folds:
+            if train.weight == 0:
+                raise ValueError("the rows of which a fold is fitted have no weight; choose other folds (cv)")
+            require_weight(test.weight)
         errors = np.stack([[self._errors(fold, n, *one) for fold in folds] for one in zip(ratios, grids, strict=True)])
         self.mse_path_ = np.squeeze(np.moveaxis(errors, 2, 1))
         mean = errors.mean(axis=1)
@@ -139,7 +153,7 @@ class _DescentCV(LinearProxy):
         if hasattr(self, "l1_ratio"):
             self.l1_ratio_ = ratios[best]
         coef, gaps, n_iters = descended(whole, n, 0, [self.alpha_], l1_ratio=ratios[best], **how_of(self))
-        self.dual_gap_, self.n_iter_ = gaps[0], n_iters[0]
+        self.dual_gap_, self.n_iter_ = X.dtype.type(gaps[0]), n_iters[0]
         self._set_line(coef, whole.mean[:n], whole.mean[n:], y, X.dtype)
         return converged(whole, n, 0, gaps[0], n_iters[0], self.max_iter, self.tol)
 

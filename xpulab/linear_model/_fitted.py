@@ -117,7 +117,7 @@ def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
     Parameters
     ----------
     residual : numpy.ndarray of shape (n_targets,)
-        Weighted sums of squared residuals.
+        Weighted sums of squared residuals. Weights may be negative.
     squares : numpy.ndarray of shape (n_targets,)
         Weighted sums of squared differences of the targets from their means.
     n_samples : int
@@ -127,5 +127,5 @@ def r2_of(residual: np.ndarray, squares: np.ndarray, n_samples: int) -> float:
         warnings.warn("R^2 score is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=4)
         return float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores: Any = np.where(squares > 0, 1 - residual / squares, np.where(residual > 0, 0.0, 1.0))
+        scores: Any = np.where(squares != 0, 1 - residual / squares, np.where(residual != 0, 0.0, 1.0))
     return float(scores.mean())

@@ -27,6 +27,7 @@ from xpulab.estimator.columns import ScannedColumn
 from xpulab.estimator.labels import Labels, checked_labels, places_of
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.estimator.rows import require_column_of_weights, require_weight
 from xpulab.estimator.sending import Result
 from xpulab.scanning import Scan
 from xpulab.sharing.answers import Agreement
@@ -137,6 +138,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "coef_"
+    _narrow: ClassVar[bool] = True
 
     coef_: Any
     intercept_: np.ndarray
@@ -161,7 +163,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         y : array-like or ShardedArray of shape (n_samples,)
             Labels: numbers or strings in an array, numbers in a handle.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows.
 
         Returns
         -------
@@ -188,7 +190,9 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         self._check_parameters()
         rows: Any = self._checked(cluster, X, reset=True)
         y = checked_labels(self, cluster, y, rows)
-        weights = self._weights(sample_weight, rows)
+        weights = self._weights(sample_weight, rows, only_non_negative=False)
+        if isinstance(weights, np.ndarray):
+            require_weight(weights.sum())
         labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
         classes = labels.classes
         if len(classes) < 2:
@@ -440,8 +444,11 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         ------
         NotFittedError, NoClusterError, ValueError, HandleError
             As `decision_function`; ValueError also for labels that are strings where the classes are numbers.
+        ZeroDivisionError
+            If the weights add up to zero.
         """
         check_is_fitted(self)
+        require_column_of_weights(sample_weight, "accuracy_score")
         cluster = self._cluster()
         rows: Any = self._checked(cluster, X, reset=False)
         y = checked_labels(self, cluster, y, rows)
@@ -459,11 +466,12 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
             "LogisticRegression.score",
             rows,
             y=y,
-            sample_weight=self._weights(sample_weight, rows),
+            sample_weight=self._weights(sample_weight, rows, only_non_negative=False),
             classes=known,
             coef=coef,
             intercept=intercept,
         ).results[0]
+        require_weight(sums["weight"])
         return float(sums["equal"] / sums["weight"])
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,9 +8,22 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import enet_path
 
+from xpulab.data import ShardedArray
+from xpulab.scanning import Scan
 from xpulab.sharing.answers import Products
 
-__all__ = ["Sums", "converged", "descended", "grid_of", "how_of", "mean_squared_errors", "shrunk", "sums_of", "without"]
+__all__ = [
+    "Sums",
+    "converged",
+    "descended",
+    "grid_of",
+    "how_of",
+    "mean_squared_errors",
+    "of_one_sign",
+    "shrunk",
+    "sums_of",
+    "without",
+]
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,15 @@ class Sums:
             total=self.total + self.weight * mean,
             products=self.products + cross + cross.T + self.weight * np.outer(mean, mean),
         )
+
+
+def of_one_sign(sample_weight: Any) -> Any:
+    """Return weights without their sign, if none is positive: they count as shares of their sum."""
+    if sample_weight is None or isinstance(sample_weight, ShardedArray | Scan):
+        return sample_weight
+    weights = np.asarray(sample_weight)
+    negative = weights.dtype.kind in "if" and weights.size > 0 and weights.max() <= 0
+    return -weights if negative else sample_weight
 
 
 def sums_of(found: Products, n_samples: int) -> Sums:

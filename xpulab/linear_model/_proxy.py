@@ -14,7 +14,7 @@ from xpulab.data import ShardedArray
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.results_in_files import in_file
-from xpulab.estimator.rows import checked_targets
+from xpulab.estimator.rows import checked_targets, require_column_of_weights, require_weight
 from xpulab.estimator.sending import Result
 from xpulab.linear_model._fitted import intercept_of, r2_of
 
@@ -26,18 +26,27 @@ class LinearProxy(Proxy):
 
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "coef_"
+    _narrow: ClassVar[bool] = True
 
     fit_intercept: bool
     coef_: np.ndarray
     intercept_: Any
 
     def _read(
-        self, cluster: Ranks, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, multi_output: bool = True
+        self,
+        cluster: Ranks,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool = True,
+        multi_output: bool = True,
+        only_non_negative: bool = True,
     ) -> tuple[Any, Any, np.ndarray | None]:
         """Check X, y and the weights before anything is sent, and return them in a form that can be sent."""
         X = self._checked(cluster, X, reset=reset)
         y = checked_targets(self, cluster, y, X, multi_output=multi_output)
-        return X, y, self._weights(sample_weight, X)
+        return X, y, self._weights(sample_weight, X, only_non_negative=only_non_negative)
 
     def _set_line(self, coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray, y: Any, dtype: Any) -> None:
         """Set `coef_` and `intercept_` in the dtype of X, from coefficients (n_features, n_targets) in float64."""
@@ -109,12 +118,15 @@ class LinearProxy(Proxy):
             If no cluster is running.
         ValueError
             For input that scikit-learn rejects.
+        ZeroDivisionError
+            If the weights add up to zero.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         """
         check_is_fitted(self)
         cluster = self._cluster()
-        X, y, weights = self._read(cluster, X, y, sample_weight, reset=False)
+        require_column_of_weights(sample_weight, "r2_score")
+        X, y, weights = self._read(cluster, X, y, sample_weight, reset=False, only_non_negative=False)
         coef, intercept = self._columns()
         if (n_targets := 1 if y.ndim == 1 else y.shape[1]) != coef.shape[1]:
             raise ValueError(f"y_true and y_pred have different number of output ({n_targets}!={coef.shape[1]})")
@@ -122,6 +134,7 @@ class LinearProxy(Proxy):
             cluster, "score", "linear_score", X, y=y, sample_weight=weights, coef=coef, intercept=intercept
         )
         sums = answer.results[0]
+        require_weight(sums["weight"])
         return r2_of(sums["residual"], sums["squares"], X.shape[0])
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:

@@ -29,8 +29,8 @@ def classification_report(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     target_names : array-like of shape (n_labels,), optional
@@ -51,7 +51,7 @@ def classification_report(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.metrics
 
+from xpulab.estimator.rows import require_weight
 from xpulab.metrics._columns import (
     Values,
     as_in_sklearn,
@@ -23,6 +24,7 @@ from xpulab.metrics._columns import (
     sums,
 )
 from xpulab.metrics._counted import counted_pairs, label_columns
+from xpulab.metrics._indicators import are_indicators
 
 __all__ = ["accuracy_score", "brier_score_loss", "confusion_matrix", "log_loss"]
 
@@ -37,8 +39,9 @@ def accuracy_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row, which
+        is predicted correctly if all of its labels are.
     normalize : bool, default=True
         Whether to return the share of these rows, instead of their number (or the sum of their weights).
     sample_weight : array-like of shape (n_samples,), optional
@@ -52,7 +55,7 @@ def accuracy_score(
     Raises
     ------
     ValueError
-        If the lengths differ, or if there are several columns of labels.
+        If the lengths differ, or if a handle has several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -61,13 +64,16 @@ def accuracy_score(
     truth, predicted, weights = label_columns(y_true, y_pred, sample_weight)
     if truth.coded or predicted.coded:
         labels, others, counts = counted_pairs("accuracy_score", truth, predicted, weights)
-        equal, weight = counts[labels == others].sum(), counts.sum()
+        weight = counts.sum()
+        equal = call_theirs("accuracy_score", labels, others, sample_weight=counts, normalize=False)
     else:
         found = sums("accuracy_score", "metrics.agreeing", truth.column, predicted.column, weights)
         for each, largest in zip((truth, predicted), found["largest"], strict=True):
             each.decode(np.array([largest]))  # an error if it is a label that float64 may have rounded
         equal, weight = found["equal"], found["weight"]
     if normalize:
+        if weights is not None:
+            require_weight(weight)
         return float(equal / weight) if weight else 0.0
     return float(equal) if weights is not None else _count_type()(equal)
 
@@ -136,8 +142,8 @@ def log_loss(
 
     Parameters
     ----------
-    y_true : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_classes)
+        Labels: numbers or strings. The loss of indicators of several labels of a row is computed in this process.
     y_proba : array-like or ShardedArray of shape (n_samples, n_classes) or (n_samples,)
         Probabilities of the classes in ascending order of the labels. A single column has the probabilities of the
         second class.
@@ -168,6 +174,9 @@ def log_loss(
         if y_proba is not None:
             raise ValueError("Cannot use both `y_pred` and `y_proba`. `y_pred` is deprecated, use `y_proba` instead.")
         y_proba = y_pred
+    if are_indicators(y_true):
+        parameters = {"normalize": normalize, "sample_weight": sample_weight, "labels": labels}
+        return float(call_theirs("log_loss", y_true, y_proba, **parameters))
     found = _probabilities("log_loss", y_true, y_proba, sample_weight, labels)
     return float(found["total"] / found["weight"]) if normalize else float(found["total"])
 
@@ -186,8 +195,8 @@ def brier_score_loss(
 
     Parameters
     ----------
-    y_true : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_classes)
+        Labels: numbers or strings. The loss of indicators of several labels of a row is computed in this process.
     y_proba : array-like or ShardedArray of shape (n_samples, n_classes) or (n_samples,)
         Probabilities of the classes in ascending order of the labels, or of `pos_label`.
     sample_weight : array-like of shape (n_samples,), optional
@@ -212,6 +221,9 @@ def brier_score_loss(
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
+    if are_indicators(y_true):
+        parameters = {"sample_weight": sample_weight, "pos_label": pos_label, "labels": labels}
+        return float(call_theirs("brier_score_loss", y_true, y_proba, **parameters, scale_by_half=scale_by_half))
     found = _probabilities("brier_score_loss", y_true, y_proba, sample_weight, labels, pos_label)
     halved = found["n_classes"] < 3 if scale_by_half == "auto" else scale_by_half
     return float(found["squares"] / found["weight"]) * (0.5 if halved else 1.0)

@@ -21,6 +21,7 @@ from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.columns import ScannedColumn, beside
+from xpulab.metrics._indicators import distinct_rows
 from xpulab.scanning import Scan
 from xpulab.tables import ShardedColumn
 
@@ -43,10 +44,6 @@ Values: TypeAlias = npt.ArrayLike | ShardedArray | Scan
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Parameters that are rows, or one value for each row; they are checked where they are.
-_ROWS = frozenset({"y_true", "y_pred", "y_score", "y_proba", "y1", "y2", "labels_true", "labels_pred", "sample_weight"})
-
-
 #: scikit-learn's functions, also if something puts others in their place later.
 _THEIRS = {name: getattr(sklearn.metrics, name) for name in sklearn.metrics.__all__}
 
@@ -55,7 +52,7 @@ def as_in_sklearn(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public function that checks its parameters as scikit-learn's of the same name, before it computes."""
     constraints = getattr(_THEIRS[function.__name__], "_skl_parameter_constraints", {})
     signature = inspect.signature(function)
-    rules = {name: rule for name, rule in constraints.items() if name in signature.parameters and name not in _ROWS}
+    rules = {name: rule for name, rule in constraints.items() if name in signature.parameters}
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -89,16 +86,19 @@ class Labels:
         Whether the labels are strings.
     coded : bool
         Whether the numbers are the labels' places in this column: of strings, and of integers that float64 would round.
+    several : bool
+        Whether a row may have several labels; what is decoded then has a column for each label, and may be sparse.
     """
 
     column: Any
-    decode: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    decode: Callable[[npt.NDArray[Any]], Any]
     strings: bool
     coded: bool
+    several: bool = False
 
 
-def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
-    """Check one column of labels.
+def labels_of(y: Any, name: str = "y_true", discrete: bool = True, several: bool = False) -> Labels:
+    """Check the labels of rows.
 
     Parameters
     ----------
@@ -107,15 +107,20 @@ def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
         Name of the argument, for messages.
     discrete : bool
         Whether labels that are not whole numbers are refused.
+    several : bool
+        Whether an array or a sparse matrix may have indicators of several labels of a row.
 
     Raises
     ------
     ValueError
-        If there are several columns, NaN, or labels that are refused.
+        If there are several columns of a handle, NaN, or labels that are refused.
     """
     if isinstance(y, ShardedArray):
         if columns_of(y) != 1:
-            raise ValueError(f"labels of shape {y.shape} were given; expected one column")
+            raise ValueError(
+                f"labels of shape {y.shape} were given; expected one column. Indicators of several labels of a row may "
+                "be arrays: y.gather()"
+            )
         strings = isinstance(y, ShardedColumn) and bool(y.categories)
         decode = y.labels if isinstance(y, ShardedColumn) else _whole
         if isinstance(y, ScannedColumn):
@@ -123,6 +128,9 @@ def labels_of(y: Any, name: str = "y_true", discrete: bool = True) -> Labels:
         return Labels(checked_column(y, name, strings), functools.partial(_exact, y, decode), strings, strings)
     with place_named(y):
         kind = type_of_target(y, input_name=name)
+    if kind == "multilabel-indicator" and several:
+        codes, rows = distinct_rows(y)
+        return Labels(codes, lambda found: rows[found.astype(np.intp)], False, True, several=True)
     if kind not in ("binary", "multiclass") and (discrete or kind != "continuous"):
         raise ValueError(f"Classification metrics can't handle {kind} targets; expected one label for each row")
     array = np.asarray(y).reshape(-1)

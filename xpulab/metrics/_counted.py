@@ -32,7 +32,12 @@ def label_columns(
 ) -> tuple[Labels, Labels, Any]:
     """Check true and predicted labels and weights."""
     y_true, y_pred = read_by_engines(y_true, y_pred)
-    truth, predicted = labels_of(y_true, "y_true", discrete), labels_of(y_pred, "y_pred", discrete)
+    truth, predicted = (
+        labels_of(y, name, discrete, several=discrete) for y, name in ((y_true, "y_true"), (y_pred, "y_pred"))
+    )
+    if truth.several != predicted.several:
+        kinds = ["multilabel-indicator" if each.several else "single-label" for each in (truth, predicted)]
+        raise ValueError(f"Classification metrics can't handle a mix of {kinds[0]} and {kinds[1]} targets")
     if truth.strings != predicted.strings and discrete:
         raise ValueError(
             "labels that are strings were given together with labels that are numbers; expected the same kind: "
@@ -42,10 +47,11 @@ def label_columns(
     return truth, predicted, checked_score_weights(sample_weight, truth.column)
 
 
-def counted_pairs(
-    function: str, truth: Labels, predicted: Labels, weights: Any = None
-) -> tuple[_Array, _Array, _Array]:
-    """Return the true and predicted label of each pair that occurs, and its weight, or its number of rows."""
+def counted_pairs(function: str, truth: Labels, predicted: Labels, weights: Any = None) -> tuple[Any, Any, _Array]:
+    """Return the true and predicted label of each pair that occurs, and its weight, or its number of rows.
+
+    If rows have several labels, a pair is of distinct rows of indicators.
+    """
     found = sums(function, "metrics.contingency", truth.column, predicted.column, weights)
     labels, (rows, columns, counts, weighed) = found["labels"], found["pairs"]
     of_truth, of_predicted = (each.decode(codes) for each, codes in zip((truth, predicted), labels, strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.estimator.rows import require_weight
 from xpulab.metrics._columns import (
     Values,
     checked_column,
@@ -55,8 +56,16 @@ class Compared:
         return int(self.truth.shape[0])
 
     def ask(self, task: str, **arguments: Any) -> dict[str, Any]:
-        """Run a task on the engines, and return the result of rank 0."""
-        return sums(self.function, task, self.truth, self.predicted, self.weights, **arguments)
+        """Run a task on the engines, and return the result of rank 0.
+
+        Raises
+        ------
+        ZeroDivisionError
+            If the weights add up to zero.
+        """
+        found = sums(self.function, task, self.truth, self.predicted, self.weights, **arguments)
+        require_weight(found.get("weight", 1))
+        return found
 
 
 def compared(

@@ -36,14 +36,15 @@ def precision_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default="binary"
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default="binary"
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     zero_division : {"warn", 0.0, 1.0, np.nan}, default="warn"
@@ -56,7 +57,7 @@ def precision_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -89,14 +90,15 @@ def recall_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default="binary"
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default="binary"
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     zero_division : {"warn", 0.0, 1.0, np.nan}, default="warn"
@@ -109,7 +111,7 @@ def recall_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -142,14 +144,15 @@ def f1_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default="binary"
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default="binary"
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     zero_division : {"warn", 0.0, 1.0, np.nan}, default="warn"
@@ -162,7 +165,7 @@ def f1_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -196,16 +199,17 @@ def fbeta_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     beta : float
         Weight of recall against precision.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default="binary"
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default="binary"
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     zero_division : {"warn", 0.0, 1.0, np.nan}, default="warn"
@@ -218,7 +222,7 @@ def fbeta_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -252,14 +256,15 @@ def jaccard_score(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default="binary"
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default="binary"
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     zero_division : {"warn", 0.0, 1.0, np.nan}, default="warn"
@@ -272,7 +277,7 @@ def jaccard_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
@@ -307,16 +312,17 @@ def precision_recall_fscore_support(
 
     Parameters
     ----------
-    y_true, y_pred : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true, y_pred : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_labels)
+        Labels: numbers or strings. An array or a sparse matrix of indicators has 1 for each label of a row.
     beta : float, default=1.0
         Weight of recall against precision.
     labels : array-like of shape (n_labels,), optional
         The labels that count, in the order of results by label. By default all labels that occur, in ascending order.
     pos_label : int, float, bool or str, default=1
         The label whose value `average="binary"` returns.
-    average : {"binary", "micro", "macro", "weighted"} or None, default=None
-        How to average the values of the labels: None returns all of them, and "binary" that of `pos_label`.
+    average : {"binary", "micro", "macro", "weighted", "samples"} or None, default=None
+        How to average the values of the labels: None returns all of them, "binary" that of `pos_label`, and
+        "samples" averages the values of rows that have several labels.
     warn_for : list, tuple or set of str
         The values of whose divisions by zero a warning tells.
     sample_weight : array-like of shape (n_samples,), optional
@@ -335,7 +341,7 @@ def precision_recall_fscore_support(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError

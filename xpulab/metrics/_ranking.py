@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.checks import type_of_target
+from xpulab.data import ShardedArray
 from xpulab.metrics._columns import (
     Values,
     as_in_sklearn,
@@ -26,6 +27,8 @@ from xpulab.metrics._columns import (
     require_aligned,
     sums,
 )
+from xpulab.metrics._indicators import are_indicators, averaged, averaged_over_columns
+from xpulab.scanning import Scan
 
 __all__ = ["average_precision_score", "det_curve", "precision_recall_curve", "roc_auc_score", "roc_curve"]
 
@@ -191,12 +194,13 @@ def roc_auc_score(
 
     Parameters
     ----------
-    y_true : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_classes)
+        Labels: numbers or strings. An array of indicators has 1 for each label of a row.
     y_score : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_classes)
         Scores of the greater of two labels, or of several labels in ascending order.
-    average : {"micro", "macro", "weighted"} or None, default="macro"
-        How to average the areas of several labels; None returns all of them.
+    average : {"micro", "macro", "weighted", "samples"} or None, default="macro"
+        How to average the areas of several labels; None returns all of them. "samples", for indicators, averages the
+        areas of rows, in this process.
     sample_weight : array-like of shape (n_samples,), optional
         Weights of the rows.
     max_fpr : float, optional
@@ -213,12 +217,16 @@ def roc_auc_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
+    if are_indicators(y_true):
+        of_column = partial(roc_auc_score, max_fpr=max_fpr)
+        theirs = partial(call_theirs, "roc_auc_score", max_fpr=max_fpr)
+        return averaged_over_columns(of_column, theirs, y_true, y_score, average, sample_weight)
     columns = _columns_of(y_score)
     if columns > 2:
         _require_multiclass(average, max_fpr, multi_class, sample_weight)
@@ -244,7 +252,7 @@ def roc_auc_score(
     if multi_class == "ovo":
         return _of_pairs(ranked, classes, average)
     if ranked.areas is not None:
-        return _averaged(ranked.areas[:, 0], ranked.areas[:, 2], average)
+        return averaged(ranked.areas[:, 0], ranked.areas[:, 2], average)
     return _of_each(partial(call_theirs, "roc_auc_score"), ranked, classes, average)
 
 
@@ -264,12 +272,13 @@ def average_precision_score(
 
     Parameters
     ----------
-    y_true : array-like or ShardedArray of shape (n_samples,)
-        Labels: numbers or strings.
+    y_true : array-like or ShardedArray of shape (n_samples,), or indicators of shape (n_samples, n_classes)
+        Labels: numbers or strings. An array of indicators has 1 for each label of a row.
     y_score : array-like or ShardedArray of shape (n_samples,) or (n_samples, n_classes)
         Scores of the greater of two labels, or of several labels in ascending order.
     average : {"micro", "macro", "samples", "weighted"} or None, default="macro"
-        How to average the values of several labels; None returns all of them. "samples" is refused.
+        How to average the values of several labels; None returns all of them. "samples" averages the
+        values of rows, in this process, and is refused for handles.
     pos_label : int, float, bool or str, default=1
         The label that a single column of scores is of.
     sample_weight : array-like of shape (n_samples,), optional
@@ -282,21 +291,33 @@ def average_precision_score(
     Raises
     ------
     ValueError
-        For input that scikit-learn rejects, and for several columns of labels.
+        For input that scikit-learn rejects, and for a handle of several columns of labels.
     NoClusterError
         If no cluster is running.
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
-    n_columns = _columns_of(y_score)
-    if average == "samples":
-        raise ValueError("average='samples' was given, which is for several labels of a row; expected another average")
+    theirs, n_columns = partial(call_theirs, "average_precision_score"), _columns_of(y_score)
+    if are_indicators(y_true):
+        if pos_label != 1:
+            raise ValueError(
+                "Parameter pos_label is fixed to 1 for multilabel-indicator y_true. Do not set pos_label or set "
+                "pos_label to 1."
+            )
+        return averaged_over_columns(average_precision_score, theirs, y_true, y_score, average, sample_weight)
+    if average == "samples" and n_columns > 1:
+        if any(isinstance(each, ShardedArray | Scan) for each in (y_true, y_score)):
+            raise ValueError(
+                "average='samples' was given, which sorts the scores of each row; expected another average, or arrays: "
+                "y_score.gather()"
+            )
+        return theirs(y_true, y_score, average=average, pos_label=pos_label, sample_weight=sample_weight)
     ranked = _ranked("average_precision_score", y_true, y_score, sample_weight, average != "micro" or n_columns == 1)
     if len(ranked.labels) <= 2 and ranked.areas is not None and n_columns == 1:
         call_theirs("average_precision_score", ranked.labels, np.arange(2.0), pos_label=pos_label)
         return float(ranked.areas[list(ranked.labels).index(pos_label), 1])
     if len(ranked.labels) <= 2:
-        return call_theirs("average_precision_score", **ranked.rows(0, "y_score"), pos_label=pos_label)
+        return theirs(**ranked.rows(0, "y_score"), pos_label=pos_label)
     if pos_label != 1:
         raise ValueError(
             "Parameter pos_label is fixed to 1 for multiclass y_true. Do not set pos_label or set pos_label to 1."
@@ -307,8 +328,8 @@ def average_precision_score(
             f"{n_columns} columns for {len(ranked.labels)} classes."
         )
     if ranked.areas is not None:
-        return _averaged(ranked.areas[:, 1], ranked.areas[:, 2], average)
-    return _of_each(partial(call_theirs, "average_precision_score"), ranked, ranked.labels, average)
+        return averaged(ranked.areas[:, 1], ranked.areas[:, 2], average)
+    return _of_each(theirs, ranked, ranked.labels, average)
 
 
 @dataclass(frozen=True)
@@ -352,13 +373,13 @@ def _ranked(
     """Check labels, scores and weights, and have the engines sort them.
 
     With `on_engines`, these compute areas, which are defined if there is one column of scores for two labels, or one
-    for each label, and if each label has a weight.
+    for each label, and if each label has a weight. With negative weights scikit-learn decides what is defined.
     """
     y_true, y_score = read_by_engines(y_true, y_score)
     scores, truth = checked_column(y_score, "y_score"), labels_of(y_true)
     require_aligned(truth.column, scores)
     weights = checked_score_weights(sample_weight, truth.column)
-    if on_engines:
+    if on_engines and not (isinstance(weights, np.ndarray) and weights.min() < 0):
         found = sums(function, "metrics.areas", scores, truth.column, weights)
         labels = truth.decode(found["labels"])
         if type_of_target(labels).startswith("continuous"):
@@ -438,16 +459,7 @@ def _of_each(metric: Any, ranked: _Ranked, classes: _Array, average: str | None)
     if average == "weighted" and np.isclose(shares.sum(), 0.0):
         return 0
     values = np.array([metric(has, scores, sample_weight=weights) for has, scores, weights in each], np.float64)
-    return _averaged(values, shares, average)
-
-
-def _averaged(values: _Array, shares: _Array, average: str | None) -> Any:
-    """Return the values of the labels, or an average; `shares` are the weights of the labels."""
-    if average is None:
-        return values
-    if average == "weighted":
-        values[shares == 0] = 0
-    return float(np.average(values, weights=shares if average == "weighted" else None))
+    return averaged(values, shares, average)
 
 
 def _of_pairs(ranked: _Ranked, classes: _Array, average: str | None) -> float:

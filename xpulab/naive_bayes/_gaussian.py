@@ -70,6 +70,7 @@ class GaussianNB(Predicting, sklearn.naive_bayes.GaussianNB):
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
     _computes_as: ClassVar[str] = "theta_"
+    _narrow: ClassVar[bool] = True
 
     classes_: npt.NDArray[Any]
     class_count_: npt.NDArray[Any]
@@ -94,7 +95,7 @@ class GaussianNB(Predicting, sklearn.naive_bayes.GaussianNB):
         y : array-like or ShardedArray of shape (n_samples,)
             Labels: numbers or strings in an array, numbers in a handle.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows.
 
         Returns
         -------
@@ -151,7 +152,7 @@ class GaussianNB(Predicting, sklearn.naive_bayes.GaussianNB):
         cluster = current_ranks()
         X = self._checked(cluster, X, reset=first)
         y = checked_labels(self, cluster, y, X)
-        weights = self._weights(sample_weight, X)
+        weights = self._weights(sample_weight, X, only_non_negative=False)
         labels = Labels.of(self, cluster, y, weights)
         classes = labels.classes if classes is None else classes
         if not np.isin(labels.classes, classes).all():

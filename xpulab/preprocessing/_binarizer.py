@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import sklearn.preprocessing
@@ -18,8 +18,8 @@ __all__ = ["Binarizer"]
 class Binarizer(RowWise, sklearn.preprocessing.Binarizer):
     """Replace each number by 1 if it is above a threshold, and by 0 otherwise, on every device of the active cluster.
 
-    Parameters, attributes and results are those of `sklearn.preprocessing.Binarizer`, for any number of engines, but
-    the result of integers is float64. A fit sends no rows.
+    Parameters, attributes and results are those of `sklearn.preprocessing.Binarizer`, for any number of engines. A fit
+    sends no rows.
 
     Parameters
     ----------
@@ -49,6 +49,8 @@ class Binarizer(RowWise, sklearn.preprocessing.Binarizer):
            [1., 0., 0.]])
     """
 
+    _keeps: ClassVar[str] = "fbiu"
+
     def transform(
         self, X: npt.ArrayLike | ShardedArray, copy: bool | None = None, out: str | os.PathLike[str] | None = None
     ) -> Any:
@@ -65,7 +67,7 @@ class Binarizer(RowWise, sklearn.preprocessing.Binarizer):
 
         Returns
         -------
-        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X, or float64 for integers
+        ndarray or ShardedArray of shape (n_samples, n_features), of the dtype of X
             1 and 0. A `ShardedArray` if X is one; its rows stay on the engines.
 
         Raises

@@ -99,7 +99,7 @@ class KBinsDiscretizer(TransformerProxy, sklearn.preprocessing.KBinsDiscretizer)
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class KBinsDiscretizer(TransformerProxy, sklearn.preprocessing.KBinsDiscretizer)
         """
         cluster = current_ranks()
         rows: Any = self._checked(cluster, X, reset=True)
-        weights: Any = self._weights(sample_weight, rows)
+        weights: Any = self._weights(sample_weight, rows, only_non_negative=False)
         n_bins = self._validate_n_bins(rows.shape[1])
         how = {name: value for name, value in self.get_params().items() if name in ("strategy", "quantile_method")}
         with ONE_AT_A_TIME:  # refuse parameters before rows are sent

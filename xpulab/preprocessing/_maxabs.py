@@ -68,6 +68,7 @@ class MaxAbsScaler(Scaler, sklearn.preprocessing.MaxAbsScaler):
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {**Scaler._rules, "accept_sparse": "csr"}
+    _computes_as: ClassVar[str] = "scale_"
 
     max_abs_: np.ndarray
     n_samples_seen_: int

@@ -44,7 +44,7 @@ def merged(
     away = new_mean - mean
     first = seen == 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        shift = np.where(new > 0, away * (new / total), 0.0)
+        shift = np.where(new != 0, away * (new / total), 0.0)
         together = np.where(first & ~np.isnan(mean), new_mean, mean + shift)
         if variance is None:
             return together, None, total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,8 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
            [0.5 , 0.5 ],
            [1.  , 1.  ]])
     """
+
+    _computes_as: ClassVar[str] = "scale_"
 
     data_min_: np.ndarray
     data_max_: np.ndarray

@@ -68,6 +68,7 @@ class PolynomialFeatures(TransformerProxy, sklearn.preprocessing.PolynomialFeatu
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _keeps: ClassVar[str] = "f"
     _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": FLOATS}
     n_features_in_: int
 

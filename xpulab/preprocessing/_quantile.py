@@ -78,6 +78,7 @@ class QuantileTransformer(TransformerProxy, sklearn.preprocessing.QuantileTransf
 
     n_features_in_: int
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
+    _keeps: ClassVar[str] = "f"
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import sklearn.preprocessing
@@ -68,6 +68,8 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
            [-1. ,  0. ,  0.4],
            [ 1. ,  0. , -1.6]])
     """
+
+    _computes_as: ClassVar[str] = "center_"
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> RobustScaler:

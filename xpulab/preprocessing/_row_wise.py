@@ -22,6 +22,7 @@ class RowWise(TransformerProxy):
     """Base class of the estimators that transform each row by itself."""
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _keeps: ClassVar[str] = "f"
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self: RowWiseT, X: npt.ArrayLike | ShardedArray, y: None = None) -> RowWiseT:

@@ -14,6 +14,7 @@ class Scaler(TransformerProxy):
     """Base class of the estimators that scale each column. Rows may have NaN."""
 
     _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": "allow-nan"}
+    _keeps: ClassVar[str] = "f"
 
     n_features_in_: int
 

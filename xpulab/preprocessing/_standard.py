@@ -12,7 +12,7 @@ import sklearn.preprocessing
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _fit_context, _handle_zeros_in_scale, _is_constant_feature
+from xpulab._sklearn import _fit_context, _handle_zeros_in_scale, _is_constant_feature, dtype_of_counts
 from xpulab.csr import ShardedCSR, is_sparse
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
@@ -93,7 +93,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows, not negative.
+            Weights of the rows.
 
         Returns
         -------
@@ -105,7 +105,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for sparse matrices if `with_mean`, and for negative weights.
+            For input that scikit-learn rejects, and for sparse matrices if `with_mean`.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -220,11 +220,15 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         cluster = current_ranks()
         X = self._checked(cluster, X, reset=not hasattr(self, "n_samples_seen_"))
         self._require_no_mean(X)
-        weights = self._weights(sample_weight, X)
+        weights = self._weights(sample_weight, X, only_non_negative=False)
         with self._fitting(X, weights):
             found: Moments = self._ask(cluster, method, "moments", X, sample_weight=weights).results[0]["moments"]
             seen = found.weight if is_sparse(X) else found.count
-            self._take(found, weights is not None, seen)
+            kind = dtype_of_counts(
+                self.sklearn_class(), np.dtype(X.dtype), weights is not None, is_sparse(X), with_mean=self.with_mean,
+                with_std=self.with_std,
+            )  # fmt: skip
+            self._take(found, kind, seen)
         return self
 
     def _require_no_mean(self, X: Any) -> None:
@@ -239,8 +243,11 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         tags.input_tags.sparse = not self.with_mean
         return tags
 
-    def _take(self, found: Moments, weighted: bool, unweighted: np.ndarray) -> None:
-        """Set the attributes as scikit-learn does; `unweighted` are added up if there are no means."""
+    def _take(self, found: Moments, kind: np.dtype[Any], unweighted: np.ndarray) -> None:
+        """Set the attributes as scikit-learn does; `unweighted` are added up if there are no means.
+
+        `kind` is the dtype of the counts, which are only rounded to integers if they are whole.
+        """
         seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found.count.shape).astype(np.float64)
         if not self.with_mean and not self.with_std:
             self.mean_ = self.var_ = None
@@ -254,8 +261,8 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
                 found.squares,
                 found.weight,
             )
-        if not weighted and np.array_equal(total, np.rint(total)):  # neither these nor earlier rows had weights
-            total = total.astype(np.int64)
+        if kind.kind == "f" or np.array_equal(total, np.rint(total)):
+            total = total.astype(kind)
         self.n_samples_seen_ = total[0] if total.min() == total.max() else total
         self.scale_ = None
         if self.with_std:

@@ -210,7 +210,7 @@ def _spread(
 
     def spread(some: np.ndarray) -> np.ndarray:
         for column, known in zip(some.T, quantiles.T, strict=True):
-            column[:] = change(column.copy(), known, references, normal)
+            column[:] = change(column.astype(np.float64), known, references, normal)
         return some
 
     with np.errstate(invalid="ignore"):

@@ -45,11 +45,12 @@ from xpulab.kernels.streamed import RowsInParts, StreamedRows, changed, near_row
 from xpulab.sharing.answers import Moments, MomentsOfColumns, OwnRows, Products
 from xpulab.sharing.sources import Handle, SharedArray, Source, Target
 
-__all__ = ["any_data", "may_be_precise", "moments", "products", "rough_mean", "whole_rows"]
+__all__ = ["any_data", "may_be_precise", "moments", "not_rounded_below_zero", "products", "rough_mean", "whole_rows"]
 
 _SAMPLE = 32  # number of rows of a rank for a rough mean
 _FAR = 16.0  # another pass is made if the subtracted mean is farther from the mean, in squared standard deviations,
 _NEAR = 4.0  # unless it is nearer than so many roundings, as that of a constant column
+_ROUNDING = 1e-3  # more than the rounding of a sum of squares in float32, as a share of it
 _MOST_PASSES = 3
 
 
@@ -139,16 +140,26 @@ def _moments_in_passing(task: Task, data: Data) -> Moments | None:
     return None if _far(found, shift) or _lost(found, data.dtype) else found
 
 
+def not_rounded_below_zero(differences: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return sums of squared differences from a mean, 0 in place of what is below it by rounding.
+
+    `squares` are the sums of the squares of which they are a part. Weights may be negative, and then the sums, too.
+    """
+    rounded = (differences < 0) & (squares > 0) & (-differences < _ROUNDING * squares)
+    return np.where(rounded, 0.0, differences)
+
+
 def _far(found: Moments, shift: np.ndarray) -> bool:
     """Return whether the shift is too far from the mean. For a constant column at the shift both sides are 0."""
     with np.errstate(over="ignore"):
-        return bool((np.square(found.mean - shift) * found.weight > _FAR * found.squares).any())
+        return bool((np.square(found.mean - shift) * np.abs(found.weight) > _FAR * np.abs(found.squares)).any())
 
 
 def _lost(found: Moments, dtype: np.dtype[Any]) -> bool:
     """Return whether the squares of a column have left the range of their dtype."""
     limits = np.finfo(dtype)
-    lost = ~(found.squares > found.weight * (limits.tiny / limits.eps)) | np.isinf(found.squares)
+    least = np.abs(found.weight) * (limits.tiny / limits.eps)
+    lost = ~(np.abs(found.squares) > least) | np.isinf(found.squares)
     return bool((lost & (found.minimum < found.maximum)).any())
 
 
@@ -178,15 +189,15 @@ def _reduced(task: Task, facts: ColumnFacts, shift: np.ndarray) -> Moments:
     )
     low, high = task.comm.allreduce(np.stack([facts.minimum, -facts.maximum]).astype(np.float64), np.minimum)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        away = np.where(weight > 0, total / weight, np.nan)
-        about = np.where(weight > 0, np.maximum(squares - total * away, 0.0), np.nan)
+        away = total / weight
+        about = np.where(weight != 0, not_rounded_below_zero(squares - total * away, squares), np.nan)
     none = count == 0
     return Moments(
         count=count,
         weight=weight,
         mean=shift.astype(np.float64) + away,
         squares=about,
-        lengths=np.sqrt(about),
+        lengths=np.sqrt(np.maximum(about, 0.0)),
         minimum=np.where(none, np.nan, low),
         maximum=np.where(none, np.nan, -high),
     )
@@ -307,7 +318,7 @@ def _moments_of_sparse(task: Task, rows: SparseRows) -> Moments:
     least, most = np.where(zeros, np.minimum(least, 0), least), np.where(zeros, np.maximum(most, 0), most)
     nothing = missing == n_samples
     known = np.where(zeros, every - lost, weight)  # without rounding where nothing is left for zeros
-    mean = np.divide(total, known, out=np.full(d, np.nan), where=known > 0)
+    mean = np.divide(total, known, out=np.full(d, np.nan), where=known != 0)
     squares = np.zeros(d)
     with task.device.computing():
         for columns, values, weights in stored_values(rows):
@@ -319,7 +330,7 @@ def _moments_of_sparse(task: Task, rows: SparseRows) -> Moments:
         weight=known,
         mean=mean,
         squares=squares,
-        lengths=np.sqrt(squares),
+        lengths=np.sqrt(np.maximum(squares, 0.0)),
         minimum=np.where(nothing, np.nan, least),
         maximum=np.where(nothing, np.nan, most),
     )
@@ -363,6 +374,16 @@ def _project(
     return {"rows": rows.n_samples}
 
 
+def _lost_by_rounding(shift: np.ndarray | None, scale: np.ndarray | None, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """Return what scaled rows lack because the shift is rounded to their dtype; None if their own rounding is more."""
+    if shift is None:
+        return None
+    lost = shift.astype(dtype).astype(np.float64) - shift
+    if scale is not None:
+        lost = lost / scale
+    return lost if bool((np.abs(lost) > np.finfo(dtype).eps).any()) else None
+
+
 @task("scale")
 def _scale(
     task: Task,
@@ -381,6 +402,9 @@ def _scale(
     made = rows
     if shift is not None or scale is not None:
         made = centred(made, shift, scale)
+        lost = _lost_by_rounding(shift, scale, rows.dtype)
+        if lost is not None:
+            made = stretched(made, np.ones(rows.n_features), lost, None, None)
     if factor is not None or offset is not None or clip is not None:
         by = np.ones(rows.n_features) if factor is None else factor
         constant = np.full(rows.n_features, -0.0) if offset is None else offset  # adding -0.0 does not change -0.0

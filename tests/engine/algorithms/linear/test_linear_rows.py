@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,16 @@ def objective(task: Task, given: Callable[..., Data]) -> Callable[..., logistic.
         return logistic.Objective(problem, strength, None, lambda state: None)
 
     return make
+
+
+def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..., logistic.Objective]) -> None:
+    """After rows with NaN, scikit-learn's Newton solver goes on with them for ten thousands of evaluations."""
+    found: Any = objective(2, 0.3)
+    found.problem = SimpleNamespace()  # which answers nothing
+    coef = np.full(6, np.nan)
+    loss, gradient = found.loss_gradient(coef)
+    again, product = found.gradient_hessian_product(coef)
+    assert np.isnan([loss, *gradient, *again, *product(coef)]).all()
 
 
 @pytest.mark.parametrize("k", [2, 4])

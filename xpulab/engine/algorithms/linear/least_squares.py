@@ -256,7 +256,7 @@ def _score(task: Task, data: Data, coef: np.ndarray, intercept: np.ndarray) -> d
     if not ((left > limits.tiny / limits.eps) & (left < limits.max * limits.eps)).all():  # squares may be inexact
         found = moments(task, residual)
         left = found.squares + found.weight * np.square(found.mean)
-    return {"residual": left, "squares": about.squares}
+    return {"residual": left, "squares": about.squares, "weight": about.weight[:1]}
 
 
 @task("least_squares")

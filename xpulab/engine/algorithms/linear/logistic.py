@@ -113,7 +113,10 @@ class Objective:
 
     def loss_gradient(self, coef: np.ndarray, *_: Any, **__: Any) -> tuple[float, np.ndarray]:
         """Return the value and the gradient, in the layout and the dtype of `coef`."""
-        if self._last is None or not np.array_equal(self._last[0], coef):
+        if np.isnan(coef).all():  # after rows with NaN; line searches ask a hundred times for each iteration
+            nothing: Any = np.float64(np.nan)
+            self._last = coef.copy(), nothing, coef.copy()
+        elif self._last is None or not np.array_equal(self._last[0], coef):
             sums = self.ask("loss", coef) / self.problem.weight
             exact = coef.astype(np.float64)
             penalised = self.problem.table(exact)[0]
@@ -159,6 +162,8 @@ class Objective:
         gradient = self.iterated(coef)
 
         def product(step: np.ndarray) -> np.ndarray:
+            if np.isnan(step).all():
+                return np.full_like(coef, np.nan)
             sums = self.ask("product", coef, step) / self.problem.weight
             return (sums + self.strength * self.without_intercept(step)).astype(coef.dtype)
 

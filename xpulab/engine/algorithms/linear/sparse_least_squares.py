@@ -117,8 +117,7 @@ def sparse_score(
     """Sum squared residuals, and squared differences from the mean, with weights, for each target."""
     matrix, y, weights = HostMatrix(rows), on_host(targets, np.float64), rows.weights_on_cpu()
     total, weight = task.comm.allreduce(np.stack([weights @ y, np.full(y.shape[1], weights.sum())]))
+    mean = np.divide(total, weight, out=np.zeros_like(total), where=weight != 0)
     left = y - (matrix.exact_times(coef) + intercept)
-    residual, squares = task.comm.allreduce(
-        np.stack([weights @ np.square(left), weights @ np.square(y - total / weight)])
-    )
-    return {"residual": residual, "squares": squares}
+    residual, squares = task.comm.allreduce(np.stack([weights @ np.square(left), weights @ np.square(y - mean)]))
+    return {"residual": residual, "squares": squares, "weight": weight[:1]}

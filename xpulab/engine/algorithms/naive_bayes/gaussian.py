@@ -6,17 +6,18 @@ A class is a component of a mixture, whose responsibilities are the weights of t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from xpulab.engine.algorithms.labels import codes_of
 from xpulab.engine.algorithms.mixture import SHARES, Problem
 from xpulab.engine.algorithms.naive_bayes.joint import KINDS
-from xpulab.engine.algorithms.passes import moments
+from xpulab.engine.algorithms.passes import moments, not_rounded_below_zero
 from xpulab.engine.dataset import Data, PassedRows, data_of, weights_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
-from xpulab.kernels.mixture import Densities, expectations
+from xpulab.kernels.mixture import Densities, Sums, expectations
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.answers import ClassMoments, OwnRows
 from xpulab.sharing.sources import SharedArray, Source, Target
@@ -40,20 +41,25 @@ def _fit(
     assert data.targets is not None
     codes = codes_of(data.targets, known)
 
-    def shares() -> Iterator[np.ndarray]:
+    def shares(sign: float) -> Iterator[np.ndarray]:
         for first in range(0, data.n_own, SHARES):
             some = (codes[first : first + SHARES, None] == np.arange(n_classes)).astype(data.dtype)
-            yield some if own is None else some * own[first : first + SHARES, None].astype(data.dtype)
+            if own is not None:
+                some *= np.maximum(sign * own[first : first + SHARES, None], 0).astype(data.dtype)
+            yield some
 
+    negative = bool(task.comm.allreduce(np.array([own is not None and (own < 0).any()], np.float64))[0])
     every = moments(task, data.block)
     data.require_finite()
     problem, centers = Problem(task, data, "diag", 0.0), np.repeat(every.mean[None], n_classes, axis=0)
     for _ in range(2):
-        sums = problem.of_shares(shares(), centers)
+        sums = problem.of_shares(shares(1.0), centers)
+        if negative:  # a component's responsibilities are not
+            sums = _less(sums, problem.of_shares(shares(-1.0), centers))
         weight = sums.weight[:, None]
-        away = np.divide(sums.first, weight, out=np.zeros_like(centers), where=weight > 0)
-        mean, squares = sums.centers + away, np.maximum(sums.second - sums.first * away, 0.0)
-        if not (weight * np.square(away) > _FAR * squares).any():
+        away = np.divide(sums.first, weight, out=np.zeros_like(centers), where=weight != 0)
+        mean, squares = sums.centers + away, not_rounded_below_zero(sums.second - sums.first * away, sums.second)
+        if not (np.abs(weight) * np.square(away) > _FAR * np.abs(squares)).any():
             break
         centers = mean
     return {
@@ -63,6 +69,16 @@ def _fit(
         "squares": squares,
         "variance": float((every.squares / every.count).max()),
     }
+
+
+def _less(sums: Sums, others: Sums) -> Sums:
+    """Subtract sums about the same centers."""
+    return replace(
+        sums,
+        weight=sums.weight - others.weight,
+        first=sums.first - others.first,
+        second=sums.second - others.second,
+    )
 
 
 @task("GaussianNB.predict")
