@@ -30,6 +30,7 @@ from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 from xpulab.report.figure import COLOURS
 from xpulab.report.profile import profiled
 from xpulab.report.timeline import of_cell
+from xpulab.sharing import hangs
 from xpulab.widgets.board_view import BoardView
 
 if TYPE_CHECKING:
@@ -422,3 +423,51 @@ def test_nothing_is_left_on_any_host_after_the_notebook_is_killed(hosts: Network
         notebook.kill()
     require_clean(hosts.hosts[0])
     assert not psutil.wait_procs(children, 20)[1]
+
+
+SOON = 1.0  # seconds, in place of those of the line about a wait, and again of the error after it
+
+
+@pytest.fixture
+def slow(hosts: Network) -> Iterator[Network]:
+    """The network, through which this machine sends 4 MB a second."""
+    (line,) = [
+        line
+        for line in subprocess.check_output(["ip", "-o", "-4", "addr"], text=True).splitlines()
+        if f" {hosts.address}/" in line
+    ]
+    device = line.split()[1]
+    rate = ["root", "tbf", "rate", "32mbit", "burst", "64kb", "latency", "50ms"]
+    subprocess.run(["tc", "qdisc", "add", "dev", device, *rate], check=True)
+    yield hosts
+    subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], check=True)
+
+
+def hurry(task: Any, limit: float) -> None:
+    from xpulab.sharing import hangs
+
+    hangs.TOLD = hangs.LAST_CHANCE = limit
+
+
+def test_a_long_message_through_a_slow_network_is_not_blamed(
+    slow: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hangs, "TOLD", SOON)
+    with xpulab.XPUCluster(
+        hosts=f"{slow.address}:1,node1:1", ssh_config=slow.ssh_config, display="none", timeout=120
+    ) as cluster:
+        cluster.run(hurry, SOON)
+        source = f"""
+import numpy as np, time
+many = np.full(20_000_000, 1 + rank, np.uint8)
+begun = time.monotonic()
+if rank == 0:
+    comm.Send(many, 1)
+else:
+    comm.Recv(many, 0)
+print(many[-1], rank == 0 or time.monotonic() - begun > {2 * SOON})
+"""
+        run_cell(cluster, source)
+    output = capsys.readouterr()
+    assert output.out == "[0-1] 1 True\n"
+    assert "wait" not in output.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 import xpulab
 from xpulab.console.cells import run_cell
 from xpulab.exceptions import EngineError
 from xpulab.sharing import hangs
 from xpulab.sharing.board import Board
-from xpulab.sharing.hangs import Hangs
+from xpulab.sharing.hangs import Hangs, tcp_bytes
 
 SOON = 0.5  # in place of the seconds after which a line tells of a wait
 CHANCE = 0.5  # in place of the further seconds after which waiting ranks of a cell raise an error
@@ -99,8 +101,8 @@ def look_rarely(task: Any, nap: float, yields: float) -> tuple[float, float]:
     """On an engine: sleep for so long between two looks at a message, which is then moved slowly."""
     from xpulab.engine import waiting
 
-    usual = waiting._NAP, waiting._YIELD
-    waiting._NAP, waiting._YIELD = nap, yields
+    usual = waiting.NAP, waiting.YIELD
+    waiting.NAP, waiting.YIELD = nap, yields
     return usual
 
 
@@ -109,7 +111,7 @@ def test_a_long_message_that_moves_slowly_is_not_blamed(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It takes longer than the limit, as 2 GB do beside busy processes or on a slow network."""
-    usual = hurried.run(look_rarely, 0.05, 0.0)
+    usual = hurried.run(look_rarely, 0.05, -1.0)
     source = f"""
 import numpy as np, time
 many = np.full(50_000_000, 1 + rank, np.uint8)
@@ -295,3 +297,24 @@ print("fine")
     (tmp_path / "script.py").write_text(QUICKLY + source)
     ended = ran(2, tmp_path / "script.py")
     assert (ended.returncode, ended.stdout) == (0, "[0-1] fine\n"), ended.stderr
+
+
+def test_what_both_ends_of_a_connection_move_is_counted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as here, server.accept()[0] as there:
+            before = tcp_bytes()
+            here.sendall(bytes(100_000))
+            got = 0
+            while got < 100_000:
+                got += len(there.recv(65536))
+            until(lambda: tcp_bytes() - before == 200_000)  # the last acknowledgement may be on its way
+        assert here.fileno() == there.fileno() == -1
+
+
+def test_sockets_that_are_no_connections_are_left_as_they_are() -> None:
+    one, other = socket.socketpair()
+    with one, other, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        tcp_bytes()
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+        assert datagrams.fileno() >= 0

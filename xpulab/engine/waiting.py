@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes between ranks that are ready
-_YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
-_NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
+YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
+NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
 _LONGEST_NAP = 0.5e-3
 #: Processor seconds between two polls that show that a part of a message was moved. A look at a message that does not
 #: move takes 2e-6 and at most 0.1e-3 with Intel MPI, Open MPI and MPICH; a part takes 0.3e-3 to 0.5.
@@ -178,7 +178,7 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
     """
     started = since = time.perf_counter()
     used = time.thread_time()
-    leaving, pauses = float("inf"), Pauses(_YIELD, _NAP)
+    leaving, pauses = float("inf"), Pauses(YIELD, NAP)
     try:
         while not (answer := ready()):
             now = time.perf_counter()

@@ -24,7 +24,10 @@ that rank ends the wait. In a script the process ends instead, also one that wai
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
@@ -35,12 +38,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from xpulab.sharing.call_sites import called_module, is_users, outward, place
-from xpulab.sharing.traffic import tcp_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch"]
+__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch", "tcp_bytes"]
 
 #: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
 #: error.
@@ -72,6 +74,7 @@ _MET = {
     ("xpulab.engine.users_mpi.large_collectives", "meet_for"),
 }
 _COLLECTIVES = "xpulab-collectives"  # name of the thread that runs PyTorch's collectives
+_TCP_INFO = struct.Struct("=120xQQ")  # of Linux 4.1: tcp_info's tcpi_bytes_acked and tcpi_bytes_received
 _PROBE = signal.SIGURG  # a process without a handler ignores it
 
 
@@ -307,3 +310,14 @@ def _woken(thread: int | None) -> int:
     if lines["State"].split()[0] != "S":
         return -1
     return int(lines["voluntary_ctxt_switches"]) + int(lines["nonvoluntary_ctxt_switches"])
+
+
+def tcp_bytes() -> int:
+    """Return the bytes that this process's open TCP connections have received, and sent and seen acknowledged."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError, struct.error):  # no socket of TCP, or closed meanwhile
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    total += sum(_TCP_INFO.unpack(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)))
+    return total
