@@ -71,7 +71,7 @@ def interrupted_after(seconds: float, iterations: int = 0, doing: bytes = b"") -
         return begun and record["iteration"] >= iterations and record["doing"].startswith(doing)
 
     def press() -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while (iterations or doing) and not reached() and time.monotonic() < until:
             time.sleep(0.01)
         with pressing:

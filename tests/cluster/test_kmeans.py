@@ -413,7 +413,7 @@ def test_a_deleted_handle_frees_its_rows(current: xpulab.XPUCluster) -> None:
     assert held() >= handle.nbytes
     del handle
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while held() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert held() == 0

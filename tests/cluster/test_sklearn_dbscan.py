@@ -71,7 +71,7 @@ def wait_in_a_pass(task: Any, waiting: str) -> None:
     def wait(self: Any) -> None:
         Task.leave_if_cancelled = look  # type: ignore[method-assign]
         Path(waiting).touch()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not self.cancelled():
             assert time.monotonic() < until
             time.sleep(0.01)

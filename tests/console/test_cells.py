@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -159,10 +158,8 @@ with ThreadPoolExecutor() as pool:
             run_cell(self.pair, "1", ranks=[0, 7])
 
     def test_a_cell_on_some_ranks_does_not_wait_for_output_of_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("xpulab.deploy.tasks.exchange._PRINTED", 20.0)
-        started = time.monotonic()
+        monkeypatch.setattr("xpulab.deploy.tasks.exchange._PRINTED", 3600.0)
         run_cell(self.pair, "1", ranks=[1])
-        assert time.monotonic() - started < 10
 
     def test_an_exception_is_shown_once_with_its_ranks_and_a_traceback_from_the_cell(self) -> None:
         with pytest.raises(EngineError) as caught:

@@ -316,7 +316,7 @@ threading.Timer(0.3, gate.set).start();
 """
     run_cell(pair, source, ranks=[0])
     run_cell(pair, "thread.join()", ranks=[0])
-    deadline, said = time.monotonic() + 10, ""
+    deadline, said = time.monotonic() + 120, ""
     while "HTML object" not in said and time.monotonic() < deadline:
         said += capsys.readouterr().out
         time.sleep(0.02)

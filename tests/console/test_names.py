@@ -6,7 +6,6 @@ import importlib
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,11 +188,9 @@ t = threading.Thread(target=c.run, args=(busy, Path({str(tmp_path)!r})))
 t.start()""")
         until(lambda: len([*tmp_path.iterdir()]) == 2)
         try:
-            begun = time.monotonic()
             assert "linspace" in self.kernel.completions("%%xpu\nnp.")
             assert "solve" not in self.kernel.completions("%%xpu\nnp.random.")
             assert "mine" in self.kernel.completions("%%xpu\nmi")
-            assert time.monotonic() - begun < 4
             assert self.kernel.run("print(t.is_alive())") == "True\n"
         finally:
             (tmp_path / "enough").touch()

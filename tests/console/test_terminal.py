@@ -73,7 +73,7 @@ def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     assert "did you mean status" in typed(terminal, "%xpu_cluster statsu")
     terminal.sendline("exit")
     terminal.expect(pexpect.EOF)
-    _, left = psutil.wait_procs(processes, timeout=10)
+    _, left = psutil.wait_procs(processes, timeout=120)
     assert not left
 
 

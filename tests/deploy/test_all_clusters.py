@@ -82,7 +82,7 @@ def test_a_class_sees_names_of_notebooks_and_no_word_about_ending_them(
                 attached.detach()
         finally:
             for each in kernels:
-                each.communicate("\n", timeout=30)
+                each.communicate("\n", timeout=120)
 
 
 def _wait_until_listed(task: Any) -> None:

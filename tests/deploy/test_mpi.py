@@ -372,7 +372,7 @@ def test_mpiexec_belongs_to_this_environment_and_starts_without_a_path() -> None
     assert Path(command.words[0]).parent == Path(sys.executable).parent
     words = [*command.words, "-n", "2", sys.executable, "-c", "print('started')"]
     environment = {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/"), **command.environment}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout.splitlines() == ["started", "started"], done.stderr
 
 
@@ -380,5 +380,5 @@ def test_mpi_starts_if_the_environment_asks_for_gpu_offload_without_a_gpu() -> N
     command = intel.command([RanksOfHost(HERE, 1)])
     words = [*command.words, "-n", "1", sys.executable, "-c", "from mpi4py import MPI; print('initialised')"]
     environment = {**os.environ, "I_MPI_OFFLOAD": "1", **command.environment}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout == "initialised\n", done.stderr

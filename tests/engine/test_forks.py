@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -125,14 +124,12 @@ def test_stop_ends_a_cell_that_waits_for_a_pool(pair: xpulab.XPUCluster) -> None
         threading.Timer(seconds, _interrupt).start()
 
     wait(1.0)
-    started = time.monotonic()
     with pytest.raises(CellInterrupted):
         run_cell(
             pair,
             "import concurrent.futures, time\n"
-            "with concurrent.futures.ProcessPoolExecutor(1) as pool: list(pool.map(time.sleep, [9]))",
+            "with concurrent.futures.ProcessPoolExecutor(1) as pool: list(pool.map(time.sleep, [3600]))",
         )
-    assert time.monotonic() - started < 6
     assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 

@@ -361,7 +361,7 @@ def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
     assert took < 2  # 0.1 s on a quiet machine; without an interrupt it takes many seconds
     for name in ("handle", "few"):
         shell.user_ns.pop(name, None)
-    until(lambda: bytes_on(slowed) <= before, 5)
+    until(lambda: bytes_on(slowed) <= before)
 
 
 def test_an_estimator_that_uses_another_one_is_named(presses: Presses) -> None:
@@ -494,7 +494,7 @@ def require_no_lock_held(pair: xpulab.XPUCluster) -> None:
     """Fail if an interrupt has left a lock of this thread: all other threads would wait for it for ever."""
     other = threading.Thread(target=lambda: KMeans(2, n_init=1).fit(pair.scatter(X)), daemon=True)
     other.start()
-    other.join(60)
+    other.join(120)
     if (frame := sys._current_frames().get(other.ident or 0)) is not None and other.is_alive():
         where = "".join(traceback.format_stack(frame)[-6:])
         pytest.fail(f"another thread waits for a lock that an interrupted call has not released:\n{where}")

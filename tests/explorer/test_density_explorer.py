@@ -121,13 +121,13 @@ def test_a_view_of_dbscan_has_its_controls(pair: xpulab.XPUCluster) -> None:
     assert "clusters" not in choices
     for name, value in [("eps", choices["eps"][20]), ("min_samples", 3), ("x", 2), ("points", 1000)]:
         view.ask(name, value)
-        assert view.wait(60)
+        assert view.wait(120)
         assert "Error" not in view.message
     json.dumps(view.widget.state)
     assert (view.widget.state["eps"], view.widget.state["min_samples"]) == (choices["eps"][20], 3)
     assert view.widget.state["line"].startswith("DBSCAN of 1,000 of 2,000 rows x 3, eps=1, min_samples=3: ")
     view.ask("play", True)
-    assert view.wait(60)
+    assert view.wait(120)
     said = "DBSCAN has no iterations; to see some, type: xpulab.explore(X, algorithm='kmeans')"
     assert view.message == f"ValueError: {said}"
     shown = view.snapshot()

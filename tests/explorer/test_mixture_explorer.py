@@ -150,13 +150,13 @@ def test_a_view_of_a_mixture_has_its_controls(pair: xpulab.XPUCluster) -> None:
     view.pace = 100
     for name, value in [("k", 4), ("x", 2), ("points", 3000), ("step", None), ("move", [1, 0.0, 0.0]), ("play", True)]:
         view.ask(name, value)
-        assert view.wait(60)
+        assert view.wait(120)
         assert "Error" not in view.message
     assert isinstance(view.explorer, MixtureExplorer)
     assert view.explorer.converged
     assert "Gaussian mixture of 3,000 rows x 3, k=4" in view.widget.state["line"]
     view.ask("elbow")
-    assert view.wait(60)
+    assert view.wait(120)
     said = "only k-means has an elbow curve; to see it, type: xpulab.explore(X, algorithm='kmeans')"
     assert view.message == f"ValueError: {said}"
     view.close()

@@ -42,7 +42,7 @@ class Slow(Explorer):
         self.error: Exception | None = None  # that a step raises
 
     def _do(self, name: str, *values: Any) -> None:
-        assert self.free.wait(30)
+        assert self.free.wait(120)
         self.done.append((name, *values))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -125,7 +125,7 @@ def view() -> Iterator[ExploreView]:
 
 
 def done(view: ExploreView) -> list[Any]:
-    assert view.wait(30)
+    assert view.wait(120)
     return view.explorer.done  # type: ignore[union-attr]
 
 
@@ -135,21 +135,21 @@ def test_of_waiting_requests_with_one_name_only_the_last_is_handled() -> None:
 
     def draw(asked: dict[str, Any]) -> None:
         started.set()
-        assert free.wait(30)
+        assert free.wait(120)
         drawn.append(asked)
 
     latest = Latest(draw)
     latest.ask("k", 0)
-    assert started.wait(30)
+    assert started.wait(120)
     for value in range(1, 20):
         latest.ask("k", value)
         latest.ask("points", -value)
     assert not latest.wait(0.05)
     free.set()
-    assert latest.wait(30)
+    assert latest.wait(120)
     assert drawn == [{"k": 0}, {"k": 19, "points": -19}]
     latest.ask("k", 20)
-    assert latest.wait(30)
+    assert latest.wait(120)
     assert drawn[2:] == [{"k": 20}]
 
 
@@ -166,7 +166,7 @@ def test_twenty_changes_of_a_slider_draw_few_pictures(view: ExploreView) -> None
 
 def test_nothing_runs_when_nothing_is_asked_for(view: ExploreView) -> None:
     view.ask("step")
-    assert view.wait(30)
+    assert view.wait(120)
     assert not [thread for thread in threading.enumerate() if thread.name == "xpulab-explore"]
 
 
@@ -176,7 +176,7 @@ def test_each_control_does_what_it_says(view: ExploreView) -> None:
         ("restart", None),
     ]:  # fmt: skip
         view.ask(name, value)
-        assert view.wait(30)
+        assert view.wait(120)
     assert done(view) == [
         ("k", 5), ("points", 100), ("features", [2, 1]), ("features", [2, 0]), ("move", 1, 0.5, 0.25), ("step",),
         ("reset",), ("restart",),
@@ -198,10 +198,10 @@ def test_the_row_at_the_pointer_is_sent_in_words_and_without_another_picture(
         "more": "the first of 7 rows at this pixel", "x": 0.5, "y": 0.25,
     }}]  # fmt: skip
     view.ask("row", [-1, 0])
-    assert view.wait(30)
+    assert view.wait(120)
     view.explorer.error = xpulab.exceptions.NoClusterError("the cluster was stopped")  # type: ignore[union-attr]
     view.ask("row", [0, 0])
-    assert view.wait(30)
+    assert view.wait(120)
     assert sent[1:] == [{"row": None}, {"row": {"title": "the cluster was stopped", "values": [], "more": ""}}]
     assert states == []
 
@@ -293,12 +293,12 @@ def test_changes_from_python_are_shown(view: ExploreView) -> None:
     view._standing = shown = Shown()
     explorer.k = 7
     explorer.changed()
-    assert view.wait(30)
+    assert view.wait(120)
     assert "k=7" in shown.updates[-1]["text/plain"]
     view.close()
     explorer.k, seen = 8, len(shown.updates)
     explorer.changed()
-    assert view.wait(30)
+    assert view.wait(120)
     assert len(shown.updates) == seen
 
 
@@ -306,7 +306,7 @@ def test_a_stopped_cluster_is_reported_and_the_view_can_start_it(view: ExploreVi
     error = xpulab.exceptions.NoClusterError("the cluster was stopped; type: %xpu_cluster start")
     view.explorer.error = error  # type: ignore[union-attr]
     view.ask("step")
-    assert view.wait(30)
+    assert view.wait(120)
     assert (view.message, view.stopped) == ("the cluster was stopped; type: %xpu_cluster start", True)
     view.ask("start")
     assert done(view) == [("start",)]
@@ -317,7 +317,7 @@ def test_an_error_is_shown_and_stops_playing(view: ExploreView) -> None:
     error = xpulab.exceptions.EngineLostError("the engines have ended; type: %xpu_cluster start")
     view.explorer.error = error  # type: ignore[union-attr]
     view.ask("play", True)
-    assert view.wait(30)
+    assert view.wait(120)
     assert view.message == "EngineLostError: the engines have ended; type: %xpu_cluster start"
     assert not view.playing
     view.ask("k", 7)
@@ -338,7 +338,7 @@ def test_the_widget_has_what_the_browser_shows(view: ExploreView) -> None:
     json.dumps(view.widget.state)
     before = view.widget.png
     view.widget._handle_custom_msg({"name": "k", "value": 6}, [])
-    assert view.wait(30)
+    assert view.wait(120)
     state = view.widget.state
     assert (state["k"], state["points"], state["x"], state["y"], state["playing"]) == (6, 5000, 0, 1, False)
     assert state["centers"] == [[0.5, 0.5]] * 6
@@ -362,7 +362,7 @@ def test_values_set_from_python_are_among_the_choices() -> None:
 def test_the_standing_picture_is_the_last_one_and_is_hidden_while_the_widget_works(view: ExploreView) -> None:
     view._standing = shown = Shown()
     view.ask("k", 5)
-    assert view.wait(30)
+    assert view.wait(120)
     bundle = shown.updates[-1]
     assert set(bundle) == {"text/html", "text/plain"}
     assert "k=5" in bundle["text/plain"]
@@ -413,7 +413,7 @@ def test_the_controls_work_on_real_engines(pair: xpulab.XPUCluster) -> None:
     before = view.snapshot().png
     for name, value in [("k", 5), ("x", 0), ("points", 1500), ("step", None), ("move", [1, 0.0, 0.0]), ("play", True)]:
         view.ask(name, value)
-        assert view.wait(60)
+        assert view.wait(120)
         assert "Error" not in view.message
     assert isinstance(view.explorer, Explorer)
     assert view.explorer.converged

@@ -215,7 +215,7 @@ def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]
     def wait() -> None:
         assert cluster.engines.board is not None
         rank = cluster.engines.board.ranks[0]
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         # An idle rank shows the iterations of the previous fit.
         while not rank["task"] or rank["iteration"] < iteration or rank["total"] < seconds:
             if time.monotonic() > until:

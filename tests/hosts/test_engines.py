@@ -144,7 +144,7 @@ def test_a_browser_draws_the_timeline_of_engines_of_other_hosts(on_both: xpulab.
     rows = np.random.RandomState(0).rand(200_000, 6).astype(np.float32)
     KMeans(30, init="random", n_init=1, max_iter=25, tol=0, random_state=0).fit(rows)
     board = xpulab.board(on_both)
-    until(lambda: len(board.timeline()) == 75, 5)
+    until(lambda: len(board.timeline()) == 75)
     view = BoardView(board)
     widget = view.widget
     assert widget is not None
@@ -422,7 +422,7 @@ def test_nothing_is_left_on_any_host_after_the_notebook_is_killed(hosts: Network
         children = psutil.Process(notebook.pid).children(recursive=True)
         notebook.kill()
     require_clean(hosts.hosts[0])
-    assert not psutil.wait_procs(children, 20)[1]
+    assert not psutil.wait_procs(children, 120)[1]
 
 
 SOON = 1.0  # seconds, in place of those of the line about a wait, and again of the error after it

@@ -238,4 +238,4 @@ def test_nothing_is_left_on_any_host_after_the_notebook_is_killed(hosts: Network
         assert any("xpulab.engine" in child.cmdline() for child in children)
         os.kill(notebook.pid, signal.SIGKILL)
     require_clean(hosts.hosts[1])
-    assert not psutil.wait_procs(children, 20)[1]
+    assert not psutil.wait_procs(children, 120)[1]

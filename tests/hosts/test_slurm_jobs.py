@@ -236,7 +236,7 @@ def test_a_job_that_ends_while_nothing_is_asked_takes_all_processes_along(
             slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now")
         else:
             slurm.run("scancel", job)
-        until(lambda: not of_xpulab(slurm), 60)
+        until(lambda: not of_xpulab(slurm))
         how = "reached its time limit" if nodes == 2 else "was cancelled"
         with pytest.raises(EngineLostError) as error:
             cluster.run(lambda task: 1)

@@ -33,7 +33,7 @@ def said(mpi: str, library: str) -> list[str]:
     """What a process that is a rank of this MPI says about a library."""
     environment = {**os.environ, "MPI4PY_LIBMPI": library, "MPI4PY_MPIABI": "wrong"}
     words = [sys.executable, "-c", CHECK, mpi]
-    return subprocess.check_output(words, env=environment, text=True, timeout=60).splitlines()
+    return subprocess.check_output(words, env=environment, text=True, timeout=240).splitlines()
 
 
 def test_an_alias_is_a_library_that_loads_another_one(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ TARGET = None if oneapi.STACK.knows_processors else oneapi.cpu_target(CPUINFO)
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, with these variables in addition to the present ones."""
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,10 +87,8 @@ FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.ara
 def test_a_cell_that_nothing_can_answer_says_who_waits_where_and_ends(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], source: str, says: str
 ) -> None:
-    begun = time.monotonic()
     with pytest.raises(EngineError, match=rf"NeverAnsweredError: no rank can answer any more: {says}\n") as raised:
         run_cell(hurried, source)
-    assert time.monotonic() - begun < 60
     assert re.search(r'File "<%%xpu cell \d+>", line', str(raised.value))
     assert re.search(rf"^{says}; Stop frees (it|them)$", capsys.readouterr().err, re.MULTILINE)
     run_cell(hurried, "assert comm.allreduce(1) == 2")

@@ -112,7 +112,7 @@ def test_files_of_control_groups_without_a_number_are_ignored(host: Path, text: 
 def test_the_memory_of_this_host_is_found() -> None:
     assert 0 < host_memory.available() <= host_memory.total()
     # Other programs may take memory between the two looks.
-    until(lambda: host_memory.available() <= host_memory.available(swap=True), 5)
+    until(lambda: host_memory.available() <= host_memory.available(swap=True))
 
 
 def test_a_process_has_bytes_in_memory_until_it_ends() -> None:

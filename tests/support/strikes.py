@@ -123,7 +123,7 @@ def wait_for_stop(waiting: str) -> None:
     assert engine is not None
     assert engine.task is not None
     Path(waiting).touch()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not engine.task.cancelled():
         assert time.monotonic() < until
         time.sleep(0.01)

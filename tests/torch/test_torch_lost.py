@@ -55,7 +55,7 @@ class Struck(torch.nn.Module):
             assert engine is not None
             assert engine.task is not None
             Path(self.once).touch()
-            until = time.monotonic() + 10
+            until = time.monotonic() + 120
             while self.what == "stop" and not engine.task.cancelled():
                 assert time.monotonic() < until
                 time.sleep(0.01)
@@ -109,7 +109,7 @@ def stopped(fitting: Any, once: Path) -> str:
     """Press Stop in a fit when its module says so, and return the message."""
 
     def press() -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not once.exists() and time.monotonic() < until:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)

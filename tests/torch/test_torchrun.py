@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,11 +129,9 @@ def test_a_rank_that_raises_frees_those_that_wait_for_it_and_the_next_cell_makes
     """The ranks have then begun different numbers of groups. The first rank serves the port; each may be the one."""
     for rank in (1, 0):
         fails = f"if rank == {rank}:\n    time.sleep(0.2)\n    raise ValueError('mine')"
-        started = time.monotonic()
         with pytest.raises(EngineError, match="1 of 2 engines raised ValueError") as caught:
             run_cell(pair, f"import time, torch.distributed as dist\n{fails}\ndist.init_process_group()")
         assert "mine" in str(caught.value)
-        assert time.monotonic() - started < 10
         assert run_cell(pair, INIT, out=["total"]).values["total"] == [2, 2]
 
 

@@ -103,7 +103,7 @@ def buttons(view: ClusterView) -> dict[str, Any]:
 
 
 def within_seconds(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not true() and time.monotonic() < deadline:
         time.sleep(0.02)
     return true()

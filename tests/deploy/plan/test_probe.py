@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,12 +99,10 @@ def test_driver_that_hangs_is_an_error_in_time_and_its_process_is_gone(driver: P
         "import os, sys, time\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
         "sys.stderr.write('i915: waiting\\n'); sys.stderr.flush()\n"
-        "time.sleep(60)\n"
+        "time.sleep(3600)\n"
     )
-    began = time.monotonic()
     with pytest.raises(DeviceError, match=r"did not answer within 2 s; its last output: i915: waiting"):
         probe(timeout=2)
-    assert time.monotonic() - began < 10
     assert not runs(int((tmp_path / "pid").read_text()))
 
 

@@ -72,7 +72,7 @@ class _Here:
         return ["sh", "-c", f"head -n 1 > {self.folder}/{self.number}; echo '{{}}'; {self.then}"]
 
     def message(self, number: int) -> Any:
-        path, deadline = self.folder / str(number), time.monotonic() + 10
+        path, deadline = self.folder / str(number), time.monotonic() + 120
         while not (path.exists() and path.read_text().endswith("\n")):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -81,7 +81,7 @@ class _Here:
 
 def _begun(here: _Here, start: Start) -> _Link:
     link = _Link("node1", here, start)
-    link.process.wait(10)
+    link.process.wait(120)
     link.lines.read()
     assert not link.lines.open
     return link
@@ -131,7 +131,7 @@ def test_an_agent_that_is_to_remove_ends_the_engines_of_the_cluster_only(tmp_pat
             assert agent.stdin is not None
             agent.stdin.write(message)
             agent.stdin.close()
-            assert engines[0].wait(60) == -signal.SIGKILL  # the agent waits for its end, for which this process waits
+            assert engines[0].wait(120) == -signal.SIGKILL  # the agent waits for its end, for which this process waits
         assert agent.returncode == 0
         assert engines[1].poll() is None
         assert not mine.exists()
@@ -149,13 +149,13 @@ def test_an_agent_that_cannot_write_says_so_and_leaves_nothing(tmp_path: Path) -
     words = [sys.executable, "-c", _FULL]
     for folder in (tmp_path / "file" / "one", tmp_path / "kept"):
         about = {"folder": str(folder), "silence": 1, "mpi": "intel", "munge": "", "limit": 10}
-        found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=60)
+        found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=240)
         said = json.loads(found.stdout)["lost"]
         assert said.startswith(f"the files of the cluster cannot be written into {folder} there: ")
         assert "File exists" in said
     folder = tmp_path / "new" / "one"
     about["folder"] = str(folder)
-    found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=60)
+    found = subprocess.run(words, input=json.dumps(about) + "\n", text=True, capture_output=True, timeout=240)
     assert "No space left on device" in json.loads(found.stdout)["lost"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "kept"]
 

@@ -119,7 +119,7 @@ def test_a_wait_ends_when_something_comes(tmp_path: Path) -> None:
     assert time.monotonic() - begun >= 0.04
     assert mailbox.replies(7) == {}
     threading.Timer(0.05, Post(0).send, (mailbox.path, os.getpid(), 7, b"come")).start()
-    mailbox.wait(60)
+    mailbox.wait(120)
     assert bytes(mailbox.replies(7)[0]) == b"come"
     mailbox.close()
 
