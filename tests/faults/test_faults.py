@@ -208,7 +208,7 @@ def during(cluster: xpulab.XPUCluster, iteration: int, act: Callable[[], object]
     """Call a function after the fit of the block has reached an iteration, and has run for this number of seconds.
 
     The engines that run take longer for each iteration than they need, so that the fit does not end before. New engines
-    do not. The function is not called if the fit does not get there within 20 s.
+    do not. The function is not called if the fit does not get there in two minutes.
     """
     cluster.run(strike, pause=0.02)
 

@@ -56,7 +56,7 @@ def after_ctrl_c() -> Pressed:
 
 
 def waited(task: Exchange, watch: Any) -> list[Any]:
-    """Wait for the task, at most five seconds."""
+    """Wait for the task, at most two minutes."""
     deadline = time.monotonic() + 120
 
     def require_well() -> None:
