@@ -108,10 +108,10 @@ def test_a_long_message_that_moves_slowly_is_not_blamed(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It takes longer than the limit, as 2 GB do beside busy processes or on a slow network."""
-    usual = hurried.run(look_rarely, 0.05, -1.0)
+    usual = hurried.run(look_rarely, 0.02, -1.0)
     source = f"""
 import numpy as np, time
-many = np.full(50_000_000, 1 + rank, np.uint8)
+many = np.full(150_000_000, 1 + rank, np.uint8)
 begun = time.monotonic()
 if rank == 0:
     comm.Send(many, 1)

@@ -39,7 +39,7 @@ _LONGEST_NAP = 0.5e-3
 #: show that a part of the message was moved. With Intel MPI, Open MPI and MPICH a look takes 2e-6 seconds in the mean
 #: where nothing moves, and 27e-6 to 150e-6 where a message does, also beside eight processes on two cores. A look at
 #: many messages takes longer; then the mean is compared with so many times the shortest look.
-_WINDOW, _MEAN, _TOTAL, _TIMES = 0.25, 20e-6, 1e-3, 4
+_WINDOW, _MEAN, _TOTAL, _TIMES = 0.25, 20e-6, 0.5e-3, 4
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
 #: rank sent before may not have arrived yet.
