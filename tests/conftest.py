@@ -245,7 +245,7 @@ _memory = shared_memory()  # what is there before the run
 
 def _left_behind(find: Callable[[], list[str]]) -> str:
     """Say what is left after some seconds; an empty text if it is nothing."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 10
     while find() and time.monotonic() < deadline:
         time.sleep(0.1)
     return f"the run has left behind: {', '.join(left)}" if (left := find()) else ""

@@ -410,10 +410,12 @@ def test_a_killed_engine_is_an_error_within_seconds() -> None:
         pids = pids_of(cluster)
         children = [pid for pids in cluster.run(_start_children) for pid in pids]
         os.kill(cluster.facts[1].pid, signal.SIGKILL)
+        started = time.monotonic()
         wait_until_gone(children)  # before any call
         assert not left_in_memory(before)
         with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
             _run_until_lost(cluster)
+        assert time.monotonic() - started < 5  # docs/promises.md
         wait_until_gone(pids)
         with pytest.raises(NoClusterError, match="not running"):
             cluster.run(lambda task: 0)

@@ -232,7 +232,7 @@ class Bench:
             self.cluster.run(remember)
         while self._folders:
             self._folders.pop().cleanup()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 5
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return f"left: {left}" if left else ""
@@ -271,7 +271,7 @@ class Bench:
 
     def processes(self, command: str) -> list[int]:
         """Find processes whose command line begins with `command`; while a cluster starts, wait for the first one."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             if found := [pid for pid, line in self._processes().items() if line.startswith(command)]:
                 return sorted(found)
