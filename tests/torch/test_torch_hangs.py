@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from presses import Presses
+from strikes import pressed_when
 
 import xpulab
-from xpulab.console.cells import run_cell
+from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 from xpulab.sharing import hangs
 
@@ -34,14 +35,26 @@ for batch in range(5 if rank == 0 else 3):
 """
 
 
-#: The same with PyTorch's own backend gloo, which waits in C++, and gives up after some seconds.
-GLOO = """import datetime, os, time, torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=6))
+#: The same with PyTorch's own backend gloo, which waits in C++.
+GLOO = """import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 for batch in range(3):
     model(torch.ones(8, 4)).sum().backward()
 """
 MORE = "if rank == 0:\n    model(torch.ones(8, 4)).sum().backward()\n"
+#: Rank 0 waits for a message that no rank sends. It makes a file when it does.
+ALONE = """
+import pathlib, sys, threading
+if rank == 0:
+    main = threading.get_ident()
+    def tell():
+        while sys._current_frames()[main].f_code.co_name != "recv":
+            time.sleep(0.01)
+        pathlib.Path("&{path}").touch()
+    threading.Thread(target=tell, daemon=True).start()
+    dist.recv(torch.ones(1), 1)
+"""
 
 
 def hurry(task: Any, told: float, chance: float) -> None:
@@ -50,11 +63,15 @@ def hurry(task: Any, told: float, chance: float) -> None:
     hangs.TOLD, hangs.LAST_CHANCE = told, chance
 
 
+def hurry_all(cluster: xpulab.XPUCluster, chance: float) -> None:
+    cluster.run(hurry, 0.5, chance)
+
+
 @pytest.fixture
 def hurried(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[xpulab.XPUCluster]:
     usual = hangs.TOLD, hangs.LAST_CHANCE
     monkeypatch.setattr(hangs, "TOLD", 0.5)
-    on_pair.run(hurry, 0.5, 1.0)
+    hurry_all(on_pair, 1.0)
     yield on_pair
     on_pair.run(hurry, *usual)
 
@@ -68,16 +85,46 @@ def test_a_rank_with_more_batches_than_the_others_says_in_which_line_it_waits(hu
 
 @pytest.fixture
 def with_gloo(hurried: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
+    """Yield a cluster on which a new group can be made after the test, by the same engines."""
+    before = hurried.status()
     yield hurried
     run_cell(hurried, "dist.destroy_process_group()")
+    run_cell(hurried, GLOO + "total = torch.ones(1)\ndist.all_reduce(total)\nassert total.item() == 2")
+    run_cell(hurried, "dist.destroy_process_group()")
+    assert [each.pid for each in hurried.status().engines] == [each.pid for each in before.engines]
 
 
-def test_a_rank_that_waits_in_gloo_is_named(with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EngineError, match="RuntimeError"):  # of gloo, after its own limit
+def test_a_rank_that_waits_in_gloo_is_named_and_freed(
+    with_gloo: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = "rank 0 waits in line 7 (backward) inside of gloo; rank 1 has ended"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
         run_cell(with_gloo, GLOO + MORE)
-    says = "rank 0 waits in line 7 (backward) inside of gloo; rank 1 has ended; "
-    says += "gloo has no way out: a second Stop ends the engines\n"
-    assert says in capsys.readouterr().err
+    assert f"{waits}; Stop frees it\n" in capsys.readouterr().err
+    with pytest.raises(EngineError, match=r"type torch\.distributed\.destroy_process_group\(\)"):
+        run_cell(with_gloo, "dist.all_reduce(torch.ones(1))")
+
+
+def test_ranks_that_wait_for_each_other_in_gloo_are_all_freed(with_gloo: xpulab.XPUCluster) -> None:
+    waits = "rank 0 waits in line 7 (backward) inside of gloo; rank 1 waits in line 9 (recv) inside of gloo"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
+        run_cell(with_gloo, GLOO + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n")
+
+
+def test_stop_frees_a_rank_that_waits_in_gloo(with_gloo: xpulab.XPUCluster, tmp_path: Path) -> None:
+    hurry_all(with_gloo, 120.0)
+    with pressed_when(tmp_path / "waits"), pytest.raises(CellInterrupted):
+        run_cell(with_gloo, GLOO + ALONE.replace("&{path}", str(tmp_path / "waits")))
+
+
+def test_an_exception_on_another_rank_frees_a_rank_that_waits_in_gloo(
+    with_gloo: xpulab.XPUCluster, tmp_path: Path
+) -> None:
+    hurry_all(with_gloo, 120.0)
+    source = ALONE + "while not os.path.exists('&{path}'):\n    time.sleep(0.01)\nraise KeyError('mine')"
+    with pytest.raises(EngineError, match="KeyError: 'mine'") as caught:
+        run_cell(with_gloo, GLOO + source.replace("&{path}", str(tmp_path / "waits")))
+    assert "gloo" not in str(caught.value)
 
 
 def test_ranks_of_gloo_that_work_are_not_blamed(
@@ -114,7 +161,7 @@ def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) ->
     """A rank that ends closes its connections, which ends the others' calls. Here each rank waits for the other."""
     begin = "from xpulab.sharing import hangs; hangs.TOLD, hangs.LAST_CHANCE = 0.5, 1.0\nimport os\n"
     rank = 'rank = int(os.environ["RANK"])\n'
-    source = GLOO.replace("seconds=6", "seconds=60") + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n"
+    source = GLOO + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n"
     (tmp_path / "script.py").write_text(begin + rank + source)
     run = "import sys, xpulab.cli; sys.exit(xpulab.cli.main())"
     command = [sys.executable, "-c", run, "run", "-n", "2", str(tmp_path / "script.py")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import platform
 import threading
@@ -278,11 +279,15 @@ class Engine:
         return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
 
     def _beat(self) -> None:
+        leaving: Task | None = None
         while True:
             self.record["heartbeat"] = time.time()
             if (watched := self._watched) is not None:
                 task, watch = watched
                 task.hopeless = watch.look()
+                before, leaving = leaving, task if task.is_over() else None
+                if watch.in_gloo and task is before is leaving:  # what gloo still moved would have ended it by now
+                    importlib.import_module("xpulab.engine.torch.gloo").close_connections()
             self.at_each_beat()
             time.sleep(HEARTBEAT)
 
@@ -360,6 +365,10 @@ class Task(Phases):
     def cancelled(self) -> bool:
         """Return whether this rank has seen the request to stop. Others may not have: reduce it before a decision."""
         return self.engine.board.cancelled(self.number) or (self.outer is not None and self.outer.cancelled())
+
+    def is_over(self) -> bool:
+        """Return whether this rank should leave the call in which it waits."""
+        return bool(self.hopeless) or self.cancelled() or self.engine.board.failed(self.number)
 
     def failed(self) -> bool:
         """Return whether a rank has raised an exception, in this task or in the user's code in which it runs.

@@ -76,9 +76,8 @@ _RANK = np.dtype(
         ("heard", "i4"),  # and for how many of them KeyboardInterrupt was raised there
         ("left", "i4"),  # 1 + the status with which the rank has left by `os._exit`; 0 if it has not
         ("waits", "f8"),  # seconds for which the user's code on this rank waits for other ranks, 0 if it does not
-        ("waits_in", "S96"),  # the line in which it waits, and what it calls there
+        ("waits_in", "S112"),  # the line in which it waits, and what it calls there
         ("met", "i1"),  # whether it is in a collective call for which all ranks have met
-        ("in_gloo", "i1"),  # whether it waits inside of gloo, whose calls only the end of the process ends
         ("done", "i8"),  # steps of `doing` that have ended, of so many of this rank; 0 of 0 if they are not counted
         ("steps", "i8"),
         ("rows", "i8"),

@@ -16,9 +16,9 @@ Nothing can answer if each rank has ended its code or waits, and no wait has end
 computes, reads a file or sleeps does not wait: it may still answer.
 
 A line tells the user of it after `TOLD` seconds. If it stays so for further `LAST_CHANCE` seconds, the ranks that wait
-raise an error. A rank of a cell that waits inside of gloo, or of a call of mpi4py itself, cannot raise one: there the
-line is all, and a second Stop ends the engines. For a lock of a window, which another rank of these has, the error of
-that rank ends the wait. In a script the process ends instead, also one that waits in gloo.
+raise an error. A rank of a cell that waits inside of gloo raises one because its connections are closed. One that waits
+in a call of mpi4py itself cannot: there the line is all, and a second Stop ends the engines. For a lock of a window,
+which another rank of these has, the error of that rank ends the wait. In a script the process ends instead.
 """
 
 from __future__ import annotations
@@ -125,12 +125,17 @@ class Watch:
         frame = sys._current_frames().get(self._main)
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
-            self._record["waits_in"], self._record["in_gloo"] = place(frame).encode(), self._asleep > 0
+            self._record["waits_in"] = f"{place(frame)}{' inside of gloo' if self.in_gloo else ''}".encode()
             self._record["met"] = self._called > 0 and not _MET.isdisjoint(map(_name, outward(frame)))
         seconds = self._unmoved(seconds)
         self._record["waits"] = seconds
         hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
         return hopeless if seconds else ""
+
+    @property
+    def in_gloo(self) -> bool:
+        """Whether the main thread slept in one call of gloo from the look before the last one to the last one."""
+        return self._asleep > 0
 
     def stack(self) -> list[str]:
         """Return the lines of a traceback of the main thread, from the user's code inwards."""
@@ -226,10 +231,6 @@ class Hangs:
         self._since = min(self._since, now)
         return self._described() if now - self._since >= LAST_CHANCE else ""
 
-    def in_gloo(self) -> bool:
-        """Return whether a rank waits inside of gloo."""
-        return bool((self._ranks["in_gloo"] & (self._ranks["waits"] > 0)).any())
-
     def _ended(self) -> list[bool]:
         return [bool(record["ended"] == self._number) for record in self._ranks]
 
@@ -258,8 +259,7 @@ class Hangs:
         groups: dict[str, list[str]] = {}
         for rank, ended in enumerate(self._ended()):
             record = self._ranks[rank]
-            in_gloo = " inside of gloo" if record["in_gloo"] else ""
-            where = "" if ended else record["waits_in"].decode(errors="replace") + in_gloo
+            where = "" if ended else record["waits_in"].decode(errors="replace")
             groups.setdefault(where, []).append(str(rank))
         finished = groups.pop("", [])
         said = [f"rank {', '.join(ranks)} {_verb('wait', ranks)} in {where}" for where, ranks in groups.items()]

@@ -72,7 +72,6 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
         "waits": [6.5, 1.0, 0.0],
         "waits_in": ["line 2 (recv)", "line 9", ""],
         "met": [0, 1, 0],
-        "in_gloo": [1, 0, 0],
     }
     agent.take(told)
     board = Board.create(3)
@@ -87,7 +86,6 @@ def test_requests_and_failures_of_other_hosts_reach_the_board_even_if_it_is_made
     assert board.ranks["waits"].tolist() == [6.5, 0, 0]
     assert board.ranks["waits_in"].tolist() == [b"line 2 (recv)", b"", b""]
     assert board.ranks["met"].tolist() == [0, 0, 0]
-    assert board.ranks["in_gloo"].tolist() == [1, 0, 0]
     agent.take({**told, "cancelled": [], "failed": [5, 6, 8]})
     assert not board.cancelled(7)
     assert board.failed(8)

@@ -12,9 +12,9 @@ from xpulab.sharing.folder import write_private
 
 __all__ = ["LOST", "OF_OTHERS", "FromAgent", "FromRelay", "Lines", "Lost", "RankState", "Start"]
 
-_OfOthers = Literal["failed", "ended", "waits", "met", "in_gloo"]
+_OfOthers = Literal["failed", "ended", "waits", "met"]
 #: The fields with numbers of the board by which each host learns of the ranks of the other hosts.
-OF_OTHERS: tuple[_OfOthers, ...] = ("failed", "ended", "waits", "met", "in_gloo")
+OF_OTHERS: tuple[_OfOthers, ...] = ("failed", "ended", "waits", "met")
 
 #: File in a cluster's folder with what was lost.
 LOST = "lost.json"
@@ -55,7 +55,6 @@ class FromRelay(Start, total=False):
     waits: list[float]
     waits_in: list[str]
     met: list[int]
-    in_gloo: list[int]
     end: bool
 
 

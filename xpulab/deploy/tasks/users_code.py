@@ -160,10 +160,7 @@ class Following:
         self._hangs = self._hangs or Hangs(records, number)
         if not self._told_of_hang and (hang := self._hangs.told()):
             self._told_of_hang = True
-            frees = f"Stop frees {'it' if len(busy) == 1 else 'them'}"
-            self._note(
-                f"{hang}; {'gloo has no way out: a second Stop ends the engines' if self._hangs.in_gloo() else frees}"
-            )
+            self._note(f"{hang}; Stop frees {'it' if len(busy) == 1 else 'them'}")
         if busy and raised and not self._told:
             self._since = self._since or now
             if now - self._since > _PATIENCE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["EXAMPLE", "advice"]
+__all__ = ["EXAMPLE", "advice", "is_of_gloo"]
 
 #: A complete cell with a kernel in OpenCL C. A test runs it.
 EXAMPLE = '''\
@@ -52,6 +52,10 @@ _TOO_MANY = (
     "parts, such as slices of an array, or use another MPI; type %xpu_cluster stop, and then %xpu_cluster start --mpi "
     "intel, or xpulab run --mpi intel.\n"
 )
+_CLOSED = (
+    "gloo's connections are closed for good: an earlier wait for ranks that did not come has ended so. For new ones, "
+    "type torch.distributed.destroy_process_group(), and then torch.distributed.init_process_group().\n"
+)
 
 
 def advice(error: BaseException) -> str:
@@ -69,6 +73,8 @@ def advice(error: BaseException) -> str:
     """
     if type(error).__name__ == "SyclProgramCompilationError":
         return _NOT_COMPILED
+    if is_of_gloo(error):
+        return _CLOSED
     if _is_of_open_mpi(error) and str(error).startswith("MPI_ERR_ARG"):
         return _TOO_MANY
     if isinstance(error, ImportError) and sys.version_info >= (3, 12):
@@ -79,6 +85,11 @@ def advice(error: BaseException) -> str:
         if missing.startswith("dpctl.tensor"):
             return _NO_DPCTL_TENSOR
     return ""
+
+
+def is_of_gloo(error: BaseException) -> bool:
+    """Return whether an error is that of PyTorch's backend gloo whose connection to another rank was closed."""
+    return isinstance(error, RuntimeError) and "/gloo/" in str(error) and "closed by peer" in str(error)
 
 
 def _is_of_open_mpi(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from xpulab.engine.cells.advice import advice
+from xpulab.engine.cells.advice import advice, is_of_gloo
 from xpulab.engine.cells.awaiting import outside_of_loops
 from xpulab.engine.cells.forks import children_end_here
 from xpulab.engine.cells.queues import shared_queue
@@ -24,7 +24,7 @@ from xpulab.engine.engine import Task, this_engine
 from xpulab.engine.users_mpi.interruptible import Intracomm
 from xpulab.engine.users_mpi.windows import give_back_locks, serve_until
 from xpulab.engine.waiting import cause_of, users_code, watched_by
-from xpulab.exceptions import error_fields
+from xpulab.exceptions import NeverAnsweredError, error_fields
 from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.transcript import Writer
 
@@ -94,7 +94,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
                 try:
                     answer.update(code())
                 except RuntimeError as error:
-                    raise cause_of(error) from None
+                    raise _cause(task, error) from None
         except PeerFailed:
             answer["outcome"] = "peer failed"
         except KeyboardInterrupt as interrupt:
@@ -139,6 +139,18 @@ def _note_heard(task: Task) -> None:
 def _is_rank(task: Task) -> bool:
     """Return whether this process is the rank itself, and not a child that its code has forked."""
     return bool(task.engine.record["pid"] == os.getpid())
+
+
+def _cause(task: Task, error: RuntimeError) -> BaseException:
+    """Return the exception that a library in C++ has made `error` of, or for which gloo's connections were closed."""
+    if is_of_gloo(error):
+        try:
+            task.check_peers()
+        except (NeverAnsweredError, PeerFailed) as cause:
+            return cause.with_traceback(error.__traceback__)
+        if task.cancelled():
+            return KeyboardInterrupt().with_traceback(error.__traceback__)
+    return cause_of(error)
 
 
 class _NoKeyboard(io.TextIOBase):

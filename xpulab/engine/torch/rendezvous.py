@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from xpulab.engine.torch import gloo
 from xpulab.engine.torchrun import Torchrun, here
 from xpulab.engine.waiting import poll
 
@@ -40,6 +41,7 @@ def prepare() -> None:
         # accelerate knows no other sign that the processes of a machine without GPUs belong together.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     if dist.is_available():
+        gloo.note_connections()
         for scheme in ("env", "tcp"):
             _rendezvous_handlers[scheme] = _handler(_rendezvous_handlers[scheme])
 
