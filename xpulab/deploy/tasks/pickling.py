@@ -10,6 +10,7 @@ from typing import Any
 
 import cloudpickle
 
+from xpulab.sharing.call_sites import is_users
 from xpulab.sharing.classes import dumps
 
 __all__ = ["by_value", "packed"]
@@ -60,4 +61,4 @@ def _is_users(module: ModuleType) -> bool:
     """Return whether a module is a file of the user, which is not installed."""
     home = getattr(module, "__file__", None)
     ours = module.__name__.partition(".")[0] == "xpulab"
-    return home is not None and not ours and not home.startswith((sys.prefix, sys.base_prefix))
+    return home is not None and not ours and is_users(home) and not home.startswith((sys.prefix, sys.base_prefix))
