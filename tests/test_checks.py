@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from exported import exported, with_known
 from scipy import sparse
+from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 
@@ -22,7 +23,7 @@ from xpulab.decomposition import PCA
 from xpulab.ensemble import RandomForestClassifier
 from xpulab.linear_model import LinearRegression
 from xpulab.metrics import r2_score, silhouette_score
-from xpulab.preprocessing import MinMaxScaler, OneHotEncoder
+from xpulab.preprocessing import MinMaxScaler, OneHotEncoder, TargetEncoder
 
 X = np.random.default_rng(0).integers(0, 5, (200, 3)).astype(float)
 Y = np.arange(200.0) % 3
@@ -110,6 +111,14 @@ def test_every_estimator_takes_objects_that_have_only_array(kind: Any) -> None:
             expected = getattr(fitted, method)(rows, *targets)
             found, expected = (each.toarray() if sparse.issparse(each) else each for each in (found, expected))
             np.testing.assert_array_equal(found, expected, err_msg=method)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("on_pair")
+def test_the_folds_of_a_target_encoder_take_objects_that_have_only_array() -> None:
+    rows, y = np.arange(60.0).reshape(60, 1) % 3, np.arange(60) % 2
+    found = TargetEncoder(cv=KFold()).fit_transform(_OnlyAnArray(rows), _OnlyAnArray(y))
+    np.testing.assert_array_equal(found, TargetEncoder(cv=KFold()).fit_transform(rows, y))
 
 
 @pytest.mark.cluster

@@ -12,7 +12,7 @@ import sklearn.preprocessing
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from xpulab._sklearn import _fit_context
-from xpulab.checks import ONE_AT_A_TIME, check_y, type_of_target
+from xpulab.checks import ONE_AT_A_TIME, array_of, check_y, type_of_target
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -185,7 +185,7 @@ class TargetEncoder(CategoriesProxy, sklearn.preprocessing.TargetEncoder):
     def _read_targets(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
         """Set what follows from the targets, and return them as numbers (n_samples, 1 or n_classes)."""
         y = _here(y, self.target_type)
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        n = X.shape[0] if hasattr(X := array_of(X), "shape") else len(X)
         check_consistent_length(np.empty((n, 0)), y)
         kind = self.target_type
         if kind == "auto":
