@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import json
@@ -75,12 +76,21 @@ def colleagues() -> Iterator[list[subprocess.Popen[str]]]:
 @pytest.fixture
 def colleague(colleagues: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
     """Another process of this user, in which a test runs code with `asked`. A test may kill it."""
-    if not colleagues or colleagues[-1].poll() is not None:
-        colleagues.append(notebook(f"{FITS}import json\nfor line in sys.stdin: exec(json.loads(line), globals())"))
-    asked(colleagues[-1], "print('ready', flush=True)")
-    while (said := says(colleagues[-1])) != "ready":  # a test that has failed has not read all
-        assert said
+    if colleagues and colleagues[-1].poll() is None and is_ready(colleagues[-1]):
+        return colleagues[-1]
+    colleagues.append(notebook(f"{FITS}import json\nfor line in sys.stdin: exec(json.loads(line), globals())"))
+    assert is_ready(colleagues[-1])
     return colleagues[-1]
+
+
+def is_ready(process: subprocess.Popen[str]) -> bool:
+    """Return whether a colleague's process takes code, after what a test that has failed has left."""
+    with contextlib.suppress(BrokenPipeError):
+        asked(process, "print('ready', flush=True)")
+    while said := says(process):
+        if said == "ready":
+            return True
+    return False
 
 
 def asked(process: subprocess.Popen[str], code: str) -> None:
@@ -391,30 +401,47 @@ def test_a_call_names_the_client_that_it_waits_for_and_an_interrupt_ends_only_th
 
 
 def test_an_interrupt_elsewhere_does_not_end_what_runs_here(
-    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str]
+    ours: xpulab.XPUCluster, colleague: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     code = (
+        "from xpulab.report import progress\n"
+        "class View:\n"
+        "    def update(self, report):\n"
+        "        if 'waiting for' in report.line(): print('waits', flush=True)\n"
+        "    def close(self, report): pass\n"
         f"c = xpulab.XPUCluster.attach({name_of(ours)!r})\n"
-        "try:\n    print('calls', flush=True); KMeans(5, random_state=0).fit(X)\n"
-        "except KeyboardInterrupt:\n    print('interrupted', flush=True)"
+        "unsubscribe = progress.subscribe(lambda report: View())\n"
+        "try:\n    KMeans(5, random_state=0).fit(X)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+        "unsubscribe()"
     )
     once = {**LONG, "n_init": 1, "max_iter": 100}
     right = KMeans(**once).fit(X)
+    said: list[str] = []
+    heard = str(tmp_path / "heard")
+
+    def stay() -> None:
+        while not os.path.exists(heard):
+            time.sleep(0.01)
 
     def disturb() -> None:
-        until(lambda: ours.engines.board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
-        asked(colleague, code)
-        assert says(colleague) == "calls"
-        time.sleep(0.5)
-        colleague.send_signal(signal.SIGINT)
+        try:
+            until(lambda: ours.engines.board.ranks[0]["iteration"] > 2)  # type: ignore[union-attr]
+            asked(colleague, code)
+            said.append(says(colleague))
+            colleague.send_signal(signal.SIGINT)
+            while said[-1] == "waits":
+                said.append(says(colleague))
+        finally:
+            Path(heard).touch()
 
     thread = threading.Thread(target=disturb)
     thread.start()
-    ours.run(strike, pause=0.02)
+    ours.run(strike, 1, stay, iterations=4)
     found = KMeans(**once).fit(X)
     ours.run(meetings)
     thread.join()
-    assert says(colleague) == "interrupted"
+    assert (said[0], said[-1]) == ("waits", "interrupted")
     np.testing.assert_array_equal(found.labels_, right.labels_)
     assert found.n_iter_ == right.n_iter_
 
