@@ -187,7 +187,7 @@ class Comm(MPI.Comm):
         data = MPI.pickle.dumps(obj) if gives else b""
         size = np.array([len(data)])
         self.Bcast(size, root)
-        block = bytearray(data) if gives else bytearray(int(size[0]))
+        block = data if gives else bytearray(int(size[0]))
         self.Bcast([block, MPI.BYTE], root)
         if not takes:
             return None
