@@ -111,6 +111,20 @@ def test_ranks_that_wait_for_each_other_in_gloo_are_all_freed(with_gloo: xpulab.
         run_cell(with_gloo, GLOO + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n")
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("dist.irecv(torch.ones(1), 1).wait()", "wait"),
+        ("[dist.irecv(torch.ones(1), 1)][0].wait()", "wait"),
+        ("dist.new_group([0, 1])", "new_group"),
+    ],
+)
+def test_each_call_that_waits_in_gloo_is_freed(with_gloo: xpulab.XPUCluster, call: str, named: str) -> None:
+    waits = f"rank 0 waits in line 7 ({named}) inside of gloo; rank 1 has ended"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
+        run_cell(with_gloo, f"{GLOO}if rank == 0:\n    {call}\n")
+
+
 def test_stop_frees_a_rank_that_waits_in_gloo(with_gloo: xpulab.XPUCluster, tmp_path: Path) -> None:
     hurry_all(with_gloo, 120.0)
     with pressed_when(tmp_path / "waits"), pytest.raises(CellInterrupted):

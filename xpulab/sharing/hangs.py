@@ -62,6 +62,7 @@ _WAITS_OF_TORCH = frozenset(
         "torch.distributed.nn.functional",
         "torch.distributed.utils",
         "torch.nn.parallel.distributed",
+        "xpulab.engine.torch.gloo",  # makes the connections of a new group
     }
 )
 #: Module and function that polls -> its variable with the moment since which it waits.

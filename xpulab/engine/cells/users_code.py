@@ -143,7 +143,7 @@ def _is_rank(task: Task) -> bool:
 
 def _cause(task: Task, error: RuntimeError) -> BaseException:
     """Return the exception that a library in C++ has made `error` of, or for which gloo's connections were closed."""
-    if is_of_gloo(error):
+    if is_of_gloo(error) or type(error).__name__ == "DistNetworkError":
         try:
             task.check_peers()
         except (NeverAnsweredError, PeerFailed) as cause:
