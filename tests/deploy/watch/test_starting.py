@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,16 @@ from xpulab.deploy.remote.agent import _Agent
 from xpulab.deploy.watch.starting import Starting
 from xpulab.sharing.board import Board
 from xpulab.sharing.folder import BOARD, write_private
+
+
+@contextlib.contextmanager
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that sleeps, in place of a rank, and is killed at the end."""
+    with subprocess.Popen(["sleep", "1000"]) as rank:
+        try:
+            yield rank
+        finally:
+            rank.kill()
 
 
 def sent(number: signal.Signals, pid: int) -> None:
@@ -32,7 +43,7 @@ def sent(number: signal.Signals, pid: int) -> None:
 )
 def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: str, silence: float) -> None:
     """A rank may be stopped for as long as it may be silent; a child of a rank may be a zombie for a moment."""
-    with subprocess.Popen(["sleep", "1000"]) as rank:
+    with sleeping() as rank:
         starting = Starting(5.0)
         assert starting.lost(lambda: [rank.pid], now=100.0) == ""
         sent(number, rank.pid)
@@ -40,7 +51,6 @@ def test_a_rank_that_is_stopped_or_ends_is_named(number: signal.Signals, what: s
         if silence > 0.5:
             assert starting.lost(lambda: [rank.pid], now=101.0 + silence) == ""
         assert starting.lost(lambda: [rank.pid], now=101.6 + silence) == f"an engine (pid {rank.pid}) {what}"
-        rank.kill()
 
 
 def test_ranks_are_looked_at_twice_a_second() -> None:
@@ -69,13 +79,12 @@ def test_an_ssh_of_mpiexec_that_ends_is_not_called_an_engine(tmp_path: Path) -> 
 
 
 def test_a_rank_that_is_stopped_for_a_moment_is_well() -> None:
-    with subprocess.Popen(["sleep", "1000"]) as rank:
+    with sleeping() as rank:
         starting = Starting(silence=1.0)
         for begun, number in enumerate((signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP), 100):
             sent(number, rank.pid)
             assert starting.lost(lambda: [rank.pid], now=begun) == ""
             assert starting.lost(lambda: [rank.pid], now=begun + 0.6) == ""
-        rank.kill()
 
 
 @pytest.mark.slow
