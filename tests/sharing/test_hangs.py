@@ -103,6 +103,7 @@ def look_rarely(task: Any, nap: float, yields: float) -> tuple[float, float]:
     return usual
 
 
+@pytest.mark.usefixtures("merged_lines")
 @pytest.mark.cluster
 def test_a_long_message_that_moves_slowly_is_not_blamed(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
