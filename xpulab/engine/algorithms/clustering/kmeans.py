@@ -28,7 +28,7 @@ from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.algorithms.clustering.scalable import ROUNDS
 from xpulab.engine.algorithms.clustering.starts import start
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import PassedRows, held_open, kind_of, pieces, rows_of, weights_of, write_block
+from xpulab.engine.dataset import PassedRows, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Task, warms_up
 from xpulab.engine.hosts.helper import SentCheckpoint
 from xpulab.engine.registry import task
@@ -390,7 +390,7 @@ def _kmeans_fit(
             return _fitted(task, rows, bounds, sample_weight, random, kept, **parameters)
 
     # Keep the shared memory open, because the notebook may end before the fit does.
-    with held_open(target) as target:
+    with target.held_open() as target:
         if together and isinstance(rows, Rows):
             result, labels, stopped = on_rank_0(task, rows, bounds, sample_weight, fitted)
         else:
