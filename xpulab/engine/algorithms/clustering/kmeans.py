@@ -35,7 +35,7 @@ from xpulab.engine.registry import task
 from xpulab.kernels.kmeans import dense, few
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.on_cpu.host import finish, move_centers
-from xpulab.kernels.rows import FEW, Rows
+from xpulab.kernels.rows import Rows, are_few
 from xpulab.kernels.runtime.launch import build_together
 from xpulab.sharing.answers import Found, OwnRows
 from xpulab.sharing.checkpoint import Checkpoint
@@ -375,7 +375,7 @@ def _kmeans_fit(
 ) -> dict[str, Any]:
     kernels, dtype, n_features = kind_of(task, source)
     bounds, k = source.bounds, parameters["n_clusters"]
-    together = kernels is dense and bounds[-1] * n_features * k <= FEW and task.engine.tuner.mode != "all"
+    together = kernels is dense and are_few(bounds[-1], n_features, k) and task.engine.tuner.mode != "all"
     if not together:
         first = kernels.first_kernels(
             task.device, dtype, n_features, k, parameters["init"] == "k-means++", weights is not None
