@@ -40,7 +40,7 @@ def bell(engine: Engine, tmp_path: Path) -> Iterator[Bell]:
     yield bell
     bell.loop.close()  # type: ignore[attr-defined]
     bell.close()
-    engine.at_each_beat = lambda: None
+    engine.heartbeat.at_each = lambda: None
     signal.signal(signal.SIGINT, signal.default_int_handler)  # engines ignore it between tasks
     del TASKS["echo"]
 

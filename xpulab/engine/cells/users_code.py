@@ -89,7 +89,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
                 users_code(),
                 watched_by(task.check_peers, task.cancelled, functools.partial(_note_heard, task)),
                 _signals_sent(task),
-                task.engine.watched(task),
+                task.engine.heartbeat.watching(task),
             ):
                 try:
                     answer.update(code())
