@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch")
+pytest.importorskip("skorch")  # without PyTorch, `import torch` would find the folder of this file
 
-from xpulab.engine.torch.gloo import close_connections, noting  # noqa: E402
+from xpulab.engine.torch.gloo import close_connections, noting
 
 
 def test_noted_connections_are_closed_and_no_others() -> None:
