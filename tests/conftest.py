@@ -309,16 +309,32 @@ CLUSTERS = {1: "1-engine", 3: "3-engines", 2: "2-engines-as-GPUs"}
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Callable[[int], xpulab.XPUCluster]]:
-    """A function that returns the running cluster of `n` engines, and starts it at the first call."""
+    """A function that returns the running cluster of `n` engines, and starts it at the first call.
+
+    Engines that have taken the place of lost ones are prepared, too, when the cluster is asked for again.
+    """
     with contextlib.ExitStack() as until_the_end:
+        prepared: dict[int, list[int]] = {}  # number of engines -> their processes
 
         @functools.cache
         def running(n: int) -> xpulab.XPUCluster:
-            cluster = until_the_end.enter_context(_started(n))
-            cluster.run(_imitate, n == 2, n == 3)
+            return until_the_end.enter_context(_started(n))
+
+        def ready(n: int) -> xpulab.XPUCluster:
+            cluster = running(n)
+            if (pids := [engine.pid for engine in cluster.facts]) != prepared.get(n):
+                cluster.run(_imitate, n == 2, n == 3)
+                prepared[n] = pids
             return cluster
 
-        yield running
+        yield ready
+
+
+@pytest.fixture(autouse=True)
+def engines_are_prepared(request: pytest.FixtureRequest) -> None:
+    """Prepare new engines of `cluster` before the next test: it would pass as one of engines that imitate nothing."""
+    if {"cluster", "clusters"} <= {*request.fixturenames}:
+        request.getfixturevalue("clusters")(len(request.getfixturevalue("cluster").facts))
 
 
 @pytest.fixture(scope="module", params=CLUSTERS, ids=CLUSTERS.get)

@@ -239,13 +239,19 @@ print("\\rlast |##| 2/2", end="\\r")
     assert [line.rstrip() for line in seen.splitlines()] == ["[0-1] loss 0", "[0-1] loss 1", "[0-1] last |##| 2/2"]
 
 
-def test_an_object_is_updated_in_its_place(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    source = """
-from IPython.display import display, update_display
+@pytest.mark.parametrize("given", ["", "from IPython.display import display\n"])
+def test_an_object_is_updated_in_its_place(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    """Also with the `display` that each cell has."""
+    source = (
+        f"{given}from IPython.display import update_display\n"
+        + """
 handle = display(f"one {rank}", display_id="bar")
 handle.update(f"two {rank}")
 update_display("three", display_id="bar")
 """
+    )
     with in_a_notebook() as shown:
         run_cell(pair, source)
     assert sorted(capsys.readouterr().out.splitlines())[:2] == sorted(f"<'{text}'>" for text in ("one 0", "one 1"))
@@ -257,6 +263,12 @@ update_display("three", display_id="bar")
         assert [output["data"]["text/plain"][1:4] for output in mine] == ["one", "two", "thr"]
     run_cell(pair, source, ranks=[0])
     assert capsys.readouterr().out.splitlines() == ["[0] 'one 0'", "[0] 'two 0'", "[0] 'three'"]
+
+
+def test_a_display_of_the_user_s_own_stays_in_later_cells(pair: xpulab.XPUCluster) -> None:
+    run_cell(pair, "usual = display\ndef display(thing): return thing + 1")
+    run_cell(pair, "found = display(1)\ndisplay = usual", out=["found"])
+    assert pair.last_output.values["found"] == [2, 2]
 
 
 @pytest.mark.parametrize(("source", "left"), BARS)

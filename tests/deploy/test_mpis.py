@@ -134,9 +134,9 @@ def test_a_rank_that_leaves_is_the_one_that_is_named(mpi: str) -> None:
     """MPICH says status 0 of the ranks that it kills, too, and Open MPI no status at all."""
     shared = pytest.warns(OversubscribedWarning) if len(os.sched_getaffinity(0)) < 3 else contextlib.nullcontext()
     with shared, xpulab.XPUCluster(3, mpi=mpi, launcher="local", timeout=60, recover=False) as cluster:
-        for rank, status in ((0, 0), (2, 3)):
+        for rank, leaves, status in ((0, "os._exit(0)", 0), (2, "os._exit(3)", 3), (1, "comm.Abort(7)", 7)):
             with pytest.raises(EngineLostError) as lost:
-                run_cell(cluster.start(), f"import os\nif rank == {rank}:\n    os._exit({status})\ncomm.barrier()")
+                run_cell(cluster.start(), f"import os\nif rank == {rank}:\n    {leaves}\ncomm.barrier()")
             assert lost.value.reason.startswith(f"rank {rank} (pid ")
             assert lost.value.reason.endswith(f") ended: exited with status {status}")
 

@@ -19,7 +19,7 @@ from xpulab.sharing.board import Board
 class Code:
     """A user's code that is not over."""
 
-    number, hopeless = 7, ""
+    number, hopeless, freed = 7, "", ""
 
     def is_over(self) -> bool:
         return False

@@ -128,6 +128,22 @@ def test_each_call_that_waits_in_gloo_is_freed(with_gloo: xpulab.XPUCluster, cal
         run_cell(with_gloo, f"{GLOO}if rank == 0:\n    {call}\n")
 
 
+def test_a_rank_that_makes_a_group_alone_is_named(hurried: xpulab.XPUCluster) -> None:
+    alone = "import torch.distributed as dist\nif rank == 0:\n    dist.init_process_group()"
+    waits = "rank 0 waits in line 3 (init_process_group); rank 1 has ended"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
+        run_cell(hurried, alone)
+    run_cell(hurried, GLOO + "dist.destroy_process_group()")
+
+
+def test_an_error_of_gloo_after_the_connections_were_closed_says_why(with_gloo: xpulab.XPUCluster) -> None:
+    """Also if the code goes on for so long that the rank no longer waits when the error comes."""
+    waits = "rank 0 waits in line 8 (all_reduce) inside of gloo; rank 1 has ended"
+    source = "if rank == 0:\n    try:\n        dist.all_reduce(torch.ones(1))\n    finally:\n        time.sleep(2)\n"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
+        run_cell(with_gloo, GLOO + source)
+
+
 def test_stop_frees_a_rank_that_waits_in_gloo(with_gloo: xpulab.XPUCluster, tmp_path: Path) -> None:
     hurry_all(with_gloo, 120.0)
     with pressed_when(tmp_path / "waits"), pytest.raises(CellInterrupted):

@@ -33,6 +33,7 @@ from xpulab.sharing.transcript import Writer, between
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from xpulab.engine.engine import Engine
     from xpulab.engine.listening import Listener
 
 _ANY = ("0.0.0.0", "::")
@@ -147,7 +148,7 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
     # Lightning takes a process with a prompt for a notebook, and forks it.
     InteractiveShell.init_prompts = lambda *_: None  # type: ignore[method-assign]
     listener = None if options["relayed"] else Listener(this, Path(options["folder"]))
-    IPEngine.complete_registration = _completing(IPEngine.complete_registration, listener)
+    IPEngine.complete_registration = _completing(IPEngine.complete_registration, this, listener)
     IPEngine.init_signal = lambda *_: None  # SIGTERM then ends the engine at once, which has no state to save
     calls = {
         "xpulab_run": this.run_sent,
@@ -166,7 +167,9 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
     app.start()
 
 
-def _completing(complete: Callable[..., Awaitable[None]], listener: Listener | None) -> Callable[..., Awaitable[None]]:
+def _completing(
+    complete: Callable[..., Awaitable[None]], engine: Engine, listener: Listener | None
+) -> Callable[..., Awaitable[None]]:
     """Return a function that also gives IPython the shell of cells, begins to listen, and ends the logging of messages.
 
     The logging took an eighth of the processor time of an empty task; most of its records were made, not written.
@@ -175,6 +178,7 @@ def _completing(complete: Callable[..., Awaitable[None]], listener: Listener | N
     async def complete_and_listen(app: Any, *arguments: Any) -> None:
         await complete(app, *arguments)
         _take_the_place_of_ipythons_shell()
+        sys.modules["__main__"] = engine.main  # pickle and typing look for what a cell has defined
         app.log.setLevel(logging.WARNING)
         if listener is not None:
             listener.start()

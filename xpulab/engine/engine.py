@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.owner import tell_exits
 from xpulab.sharing.sources import Description, SharedArray, Source
 
-__all__ = ["ArrivedRows", "Engine", "Task", "this_engine", "warm_up", "warms_up"]
+__all__ = ["ArrivedRows", "Engine", "Task", "never_answered", "this_engine", "warm_up", "warms_up"]
 
 _IDLE = 1.0  # seconds without a task after which an engine does other work
 
@@ -46,6 +47,11 @@ FIGURES = ("rows", "launch_shape", "tuning", "history", "metrics", "converged", 
 
 #: Functions that an idle engine runs before the first task; see `warms_up`.
 _WARM_UPS: list[Callable[[Engine], None]] = []
+
+
+def never_answered(where: str) -> NeverAnsweredError:
+    """Return the error of a rank that waits for ever: `where` says who waits in which line."""
+    return NeverAnsweredError(f"no rank can answer any more: {where}")
 
 
 def warms_up(function: Callable[[Engine], None]) -> Callable[[Engine], None]:
@@ -86,6 +92,8 @@ class Engine:
         Descriptions of the rows that all clients may use, by the id of their handle.
     last : LastCall or None
         The latest call of an estimator that has ended.
+    main : types.ModuleType
+        The module that cells see as ``__main__``.
     namespace : dict
         Variables of the cells that ran on this rank.
     task : Task or None
@@ -119,7 +127,8 @@ class Engine:
         self.handles: dict[str, Any] = {}
         self.descriptions: dict[str, Description] = {}
         self.last: LastCall | None = None
-        self.namespace: dict[str, object] = {}
+        self.main = ModuleType("__main__")
+        self.namespace: dict[str, object] = vars(self.main)
         self.transcript = ""
         self.task: Task | None = None
         self.lent: dict[tuple[int, int], list[SharedBlock]] = {}
@@ -300,6 +309,8 @@ class Task(Phases):
         The ranks that work on this task; the others wait for its end.
     hopeless : str
         Why nothing can answer the call in which this rank waits; empty if it does not wait for ever.
+    freed : str
+        Why gloo's connections were closed, if that was because nothing could answer; otherwise empty.
     written : list of Written
         Parts of results for the notebook's host, on another host.
     reading : Reading or None
@@ -315,7 +326,7 @@ class Task(Phases):
         self.comm = Communicator(
             engine.communicators.tasks, self.failed, engine.communicators.ends, not engine.host.several
         )
-        self.hopeless = ""
+        self.hopeless = self.freed = ""
         self.begin_phases()
         self.written: list[Written] = []
         self.reading: Reading | None = None
@@ -350,7 +361,7 @@ class Task(Phases):
             If this rank waits for ever.
         """
         if self.hopeless:
-            raise NeverAnsweredError(f"no rank can answer any more: {self.hopeless}")
+            raise never_answered(self.hopeless)
         return self.engine.board.failed(self.number) or (self.outer is not None and self.outer.failed())
 
     def check(self) -> None:

@@ -24,6 +24,7 @@ class Code(Protocol):
 
     number: int
     hopeless: str
+    freed: str
 
     def is_over(self) -> bool:
         """Return whether this rank should leave the call in which it waits."""
@@ -73,4 +74,5 @@ class Heartbeat:
         code.hopeless = watch.look()
         before, self._leaving = self._leaving, code if code.is_over() else None
         if watch.in_gloo and code is before is self._leaving:  # what gloo still moved would have ended it by now
+            code.freed = code.hopeless
             importlib.import_module("xpulab.engine.torch.gloo").close_connections()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["estimators_of", "on_ranks"]
 
 _ROWS = ("X", "X_test")
-_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")
+_BY_ROW = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "inverse_transform")
 #: Packages whose fitted estimators have all that the methods in `_BY_ROW` need on each rank.
 _FITTED_ALONE = ("decomposition", "linear_model")
 _ALIGNED = ("y", "sample_weight")  # arguments with one entry per row

@@ -146,3 +146,34 @@ def test_pickles_of_classes_are_read_by_pickle() -> None:
 
     assert type(pickle.loads(classes.dumps(Here()))) is Here
     assert pickle.loads(classes.dumps(type(None))) is type(None)
+
+
+def test_what_looks_for_a_class_of_a_cell_by_its_name_finds_it(pair: xpulab.XPUCluster) -> None:
+    """As pickle, typing and joblib do, in its cell, in a later one, and in a thread."""
+    source = """
+import pickle, sys, threading, typing
+
+class Node:
+    next: "Node | None"
+
+def twice(x):
+    return 2 * x
+
+found = [pickle.loads(pickle.dumps(Colour.RED)) is Colour.RED, pickle.loads(pickle.dumps(twice)) is twice,
+         typing.get_type_hints(Node) == {"next": typing.Optional[Node]}, sys.modules["__main__"].Node is Node]
+thread = threading.Thread(target=lambda: found.append(pickle.loads(pickle.dumps(Node)) is Node))
+thread.start()
+thread.join()
+"""
+    assert run_cell(pair, source, out=["found"]).values["found"] == [[True] * 5] * 2
+
+
+def test_a_rank_without_a_class_gets_it_by_value(pair: xpulab.XPUCluster) -> None:
+    source = """
+if rank == 0:
+    class OnlyHere:
+        value = 7
+came = comm.bcast(OnlyHere() if rank == 0 else None)
+found = came.value
+"""
+    assert run_cell(pair, source, out=["found"]).values["found"] == [7, 7]

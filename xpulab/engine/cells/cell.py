@@ -10,7 +10,7 @@ import linecache
 import pickle
 import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_figures", "explained", "for_notebook", "names", "pull", "push", "run"]
 
+_ONCE = ("display", "get_ipython")  # given names that stay what an earlier cell has made of them
 #: Name of a module with a function `asnumpy` -> the class of arrays that it takes. An engine has these modules only
 #: after a cell has imported them. A release of dpctl has one of the last two.
 _DEVICE_ARRAYS = {"dpnp": "ndarray", "dpnp.tensor": "usm_ndarray", "dpctl.tensor": "usm_ndarray"}
@@ -102,7 +103,8 @@ def add_figures(answer: UsersResult) -> None:
 
 def _prepare(namespace: dict[str, object], task: Task, ranks: list[int]) -> None:
     """Add the names that every cell can use to the variables of earlier cells."""
-    namespace.update(_given(task.engine), comm=task.engine.communicators.of(ranks))
+    given = {**_given(task.engine), "comm": task.engine.communicators.of(ranks)}
+    namespace.update({name: thing for name, thing in given.items() if name not in _ONCE or name not in namespace})
 
 
 def _given(engine: Engine) -> dict[str, Any]:
@@ -176,11 +178,14 @@ async def _awaiting(parts: list[CodeType], namespace: dict[str, object]) -> Any:
     return value
 
 
-def _display(*things: object) -> None:
+def _display(*things: object, **options: Any) -> Any:
     """Show things with the output of the cell, as IPython's `display` does."""
+    if options or not things:
+        return _shell().display(*things, **options)
     for thing in things:
         if not _drew(thing):
             _shell().display(thing)
+    return None
 
 
 def _drew(thing: object) -> bool:
@@ -225,14 +230,22 @@ def _on_device(module: str, array: npt.NDArray[Any]) -> Any:
     return importlib.import_module(module).asarray(array)
 
 
+_NOTHING = ModuleType("__main__")
+
+
 def _message(thing: object, protocol: int = 5) -> bytes:
     """Return the bytes of an object that mpi4py sends."""
+    engine, main = this_engine(), sys.modules["__main__"]
+    if engine is not None and main is engine.main:
+        sys.modules["__main__"] = _NOTHING  # the receiver may lack what a cell on this rank has defined
     try:
         message = pickle.dumps(thing, protocol)
     except Exception:  # such as a function of a cell, or an array on the device
         file = io.BytesIO()
         _Traveller(file, protocol=protocol).dump(thing)
         message = file.getvalue()
+    finally:
+        sys.modules["__main__"] = main
     pickled("dumps", len(message))
     return message
 

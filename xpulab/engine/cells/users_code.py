@@ -20,11 +20,11 @@ from xpulab.engine.cells.forks import children_end_here
 from xpulab.engine.cells.queues import shared_queue
 from xpulab.engine.cells.usage import queue_of
 from xpulab.engine.comm import PeerFailed
-from xpulab.engine.engine import Task, this_engine
+from xpulab.engine.engine import Task, never_answered, this_engine
 from xpulab.engine.users_mpi.interruptible import Intracomm
 from xpulab.engine.users_mpi.windows import give_back_locks, serve_until
 from xpulab.engine.waiting import cause_of, users_code, watched_by
-from xpulab.exceptions import NeverAnsweredError, error_fields
+from xpulab.exceptions import error_fields
 from xpulab.sharing.answers import UsersResult
 from xpulab.sharing.transcript import Writer
 
@@ -144,9 +144,11 @@ def _is_rank(task: Task) -> bool:
 def _cause(task: Task, error: RuntimeError) -> BaseException:
     """Return the exception that a library in C++ has made `error` of, or for which gloo's connections were closed."""
     if is_of_gloo(error) or type(error).__name__ == "DistNetworkError":
+        if task.freed:
+            return never_answered(task.freed).with_traceback(error.__traceback__)
         try:
             task.check_peers()
-        except (NeverAnsweredError, PeerFailed) as cause:
+        except PeerFailed as cause:
             return cause.with_traceback(error.__traceback__)
         if task.cancelled():
             return KeyboardInterrupt().with_traceback(error.__traceback__)

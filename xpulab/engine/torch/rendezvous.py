@@ -29,6 +29,7 @@ from xpulab.engine.waiting import poll
 __all__ = ["prepare"]
 
 _LAST = 3.0  # seconds for which the first rank of a script serves the store at its end, for ranks that still read it
+_ASKS = 5e-3  # seconds between two questions to the store: many of them would look as if a long message moved
 _SERVER = datetime.timedelta(minutes=30)  # for the connection of the server to itself
 
 _served: list[Any] = []  # at most one: the store that this process serves until its end
@@ -114,9 +115,16 @@ def _await(there: Callable[[], bool], deadline: float, what: str) -> None:
         If it is not true at the deadline.
     """
 
+    asked = 0.0
+
     def ready() -> bool:
-        if time.monotonic() > deadline:
+        nonlocal asked
+        now = time.monotonic()
+        if now > deadline:
             raise TimeoutError(f"init_process_group has waited for {what}; expected that all ranks call it together")
+        if now - asked < _ASKS:
+            return False
+        asked = now
         return there()
 
     poll(ready)

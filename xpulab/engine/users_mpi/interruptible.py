@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+from xpulab.engine.users_mpi.counted import Neighbours, loads_each, meet_in_group, with_counts
 from xpulab.engine.users_mpi.large_collectives import MEETING, meet_for, size_of
 from xpulab.engine.users_mpi.messages import NOTHING, Message, Prequest, Request, finish, packed
 from xpulab.engine.waiting import held, look, poll
@@ -214,7 +217,7 @@ class Comm(MPI.Comm):
         self.Gather(np.array([len(data)]) if gives else None, sizes, root)
         joined = None if sizes is None else bytearray(int(sizes.sum()))
         self.Gatherv([data, MPI.BYTE] if gives else None, None if sizes is None else [joined, sizes, MPI.BYTE], root)
-        return None if joined is None or sizes is None else _loads_each(joined, sizes)
+        return None if joined is None or sizes is None else loads_each(joined, sizes)
 
     def allgather(self, sendobj: object) -> list[Any]:
         """As mpi4py's."""
@@ -223,7 +226,7 @@ class Comm(MPI.Comm):
         self.Allgather(np.array([len(data)]), sizes)
         joined = bytearray(int(sizes.sum()))
         self.Allgatherv([data, MPI.BYTE], [joined, sizes, MPI.BYTE])
-        return _loads_each(joined, sizes)
+        return loads_each(joined, sizes)
 
     def alltoall(self, sendobj: Sequence[object]) -> list[Any]:
         """As mpi4py's."""
@@ -232,7 +235,7 @@ class Comm(MPI.Comm):
         self.Alltoall(sending, receiving)
         joined = bytearray(int(receiving.sum()))
         self.Alltoallv([b"".join(pieces), sending, MPI.BYTE], [joined, receiving, MPI.BYTE])
-        return _loads_each(joined, receiving)
+        return loads_each(joined, receiving)
 
     def reduce(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """As mpi4py's, in the order of the ranks."""
@@ -242,6 +245,12 @@ class Comm(MPI.Comm):
     def allreduce(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's, in the order of the ranks."""
         return functools.reduce(op, self.allgather(sendobj))
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """As mpi4py's, but known as the end of this rank: launchers name another one, or none."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(errorcode)
 
     def Disconnect(self) -> None:
         """As mpi4py's."""
@@ -284,6 +293,13 @@ class Intracomm(Comm, MPI.Intracomm):
             _meet(self)
             return Intercomm(MPI.Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
+        """As mpi4py's."""
+        with held():
+            meet_in_group(self, group, tag)
+            comm = MPI.Intracomm.Create_group(self, group, tag)
+        return Intracomm(comm) if comm != MPI.COMM_NULL else comm
+
     def scan(self, sendobj: object, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's."""
         return functools.reduce(op, self.allgather(sendobj)[: self.rank + 1])
@@ -309,11 +325,6 @@ def _named(name: str) -> MPI.Intracomm:
     """Return this process's communicator of this name."""
     found: MPI.Intracomm = getattr(MPI, name)
     return found
-
-
-def _loads_each(joined: bytearray, sizes: np.ndarray) -> list[Any]:
-    ends = np.cumsum(sizes)
-    return [MPI.pickle.loads(memoryview(joined)[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _blocking(name: str) -> Callable[..., None]:
@@ -353,16 +364,13 @@ def returning(name: str, kind: type = Request, owner: type | None = None) -> Cal
     return call
 
 
-def _making(name: str, collective: bool = True) -> Callable[..., Any]:
+def _making(name: str) -> Callable[..., Any]:
     """Return a method `name` that makes a communicator after all ranks have entered it."""
     make = getattr(_owner(name), name)
 
     @functools.wraps(make)
     def call(self: MPI.Comm, *args: object, **kwargs: object) -> Any:
-        def made() -> Any:
-            return make(self, *args, **kwargs)
-
-        comm = together(self, made) if collective else made()
+        comm = together(self, lambda: make(self, *args, **kwargs))
         return _KINDS.get(type(comm), type(comm))(comm)
 
     return call
@@ -446,10 +454,11 @@ for _name in ("Idup", "Idup_with_info"):
 setattr(Intercomm, "Merge", _making("Merge"))  # noqa: B010
 for _name in ("Spawn", "Spawn_multiple"):
     setattr(Intracomm, _name, _refusing(_name))
-setattr(Intracomm, "Create_group", _making("Create_group", collective=False))  # noqa: B010
+for _name in ("Reduce_scatter", "Ireduce_scatter", "Reduce_scatter_init"):
+    setattr(Comm, _name, with_counts(getattr(Comm, _name)))
 
 
-class _Topology(Intracomm, MPI.Topocomm):
+class _Topology(Neighbours, Intracomm, MPI.Topocomm):
     """mpi4py's communicator with neighbours."""
 
 

@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from xpulab.engine.waiting import held, look, poll
 
-__all__ = ["MEETING", "meet_for", "nbytes_of", "size_of"]
+__all__ = ["MEETING", "items_of", "meet_for", "nbytes_of", "size_of"]
 
 _MANY = 1 << 17  # bytes of a reduction from which on a meeting and the blocking form are faster
 _MANY_FOR_ONE = 1 << 22  # the same for a broadcast
@@ -76,6 +76,13 @@ def size_of(
         if all(message == (kind, count) for message in messages):
             return kind.Get_size() * count, root
     return 0, 0
+
+
+def items_of(message: Any) -> int | None:
+    """Return the number of items of a message; None if it is none."""
+    with contextlib.suppress(Exception):
+        return _read(message)[1]
+    return None
 
 
 def nbytes_of(message: Any) -> int:
