@@ -128,9 +128,10 @@ class Acceleration(Displayed):
 
     def on(self) -> Acceleration:
         """Turn it on, in place of another one that is on."""
-        self._before = active()
-        if self._before is not None:
-            self._before._pause()
+        before = active()
+        if isinstance(before, Acceleration):
+            self._before = before
+            before._pause()
         self._resume()
         return self
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import os
 import platform
 import threading
@@ -23,9 +22,9 @@ from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
 from xpulab.engine.phases import Phases
 from xpulab.engine.registry import METRIC_NAMES, TASKS, look_for, register
-from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+from xpulab.engine.torchrun import Torchrun
 from xpulab.engine.users_mpi.interruptible import WORLD
-from xpulab.engine.waiting import ignore_interrupts
+from xpulab.engine.waiting import end_waits, ignore_interrupts
 from xpulab.exceptions import NeverAnsweredError, error_fields
 from xpulab.kernels.kmeans.tune import MODE, Tuner
 from xpulab.kernels.rows import Fill, Rows
@@ -132,7 +131,7 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
-        self.torchrun = self._torchrun() if placement else None
+        self.torchrun: Torchrun | None = None
         self.record = self.board.ranks[self.rank]
         self.communicators = Communicators(self.helper)
         self._stale = False
@@ -270,14 +269,6 @@ class Engine:
         if self.host.leads:
             show_board(folder, self.board.path, [self.rank, *self.host.followers])
 
-    def _torchrun(self) -> Torchrun:
-        """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
-        if not self.host.several:
-            os.environ.setdefault(INTERFACE, "lo")
-        port = Port(address_of(os.environ.get(INTERFACE, "")) if self.host.several else LOOPBACK)
-        places = WORLD.allgather(port.place)
-        return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
-
     def _beat(self) -> None:
         leaving: Task | None = None
         while True:
@@ -287,7 +278,7 @@ class Engine:
                 task.hopeless = watch.look()
                 before, leaving = leaving, task if task.is_over() else None
                 if watch.in_gloo and task is before is leaving:  # what gloo still moved would have ended it by now
-                    importlib.import_module("xpulab.engine.torch.gloo").close_connections()
+                    end_waits()
             self.at_each_beat()
             time.sleep(HEARTBEAT)
 
