@@ -111,7 +111,8 @@ def test_an_error_says_what_was_given_and_what_was_expected(name: str, values: l
         cluster = xpulab.XPUCluster(**{name: value})
         with pytest.raises(UsageError) as error:
             cluster.start()
-        assert str(error.value) == f"XPUCluster: {name}={value!r} was given; expected {expected}"
+        where = f"XPUCluster or {OPTIONS[name].word}"
+        assert str(error.value) == f"{where}: {name}={value!r} was given; expected {expected}"
         assert not cluster.running
 
 

@@ -432,8 +432,8 @@ class Task(Phases):
     def arrays_for_client(self, parts: Sequence[np.ndarray]) -> bytes | SharedArray:
         """Copy arrays for the client, one after the other.
 
-        This rank holds the memory until the client's thread sends its next task, or has ended and another thread sends
-        one. By then the thread has mapped it.
+        This rank holds the memory until the client's thread, or after its end another one, sends a task. The client has
+        mapped it by then.
 
         Parameters
         ----------
