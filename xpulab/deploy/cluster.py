@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from xpulab._version import __version__
 from xpulab.calls import interruptible, public_methods
@@ -198,10 +198,14 @@ class XPUCluster(Remembering, Named, Displayed):
     plan = _by(lambda self: self.planning, Planning.plan)
     logs = _by(lambda self: self.life, LifeOfEngines.logs)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in OPTIONS and not isinstance(getattr(type(self), name, None), Attribute):
-            raise AttributeError(f"{name} of a cluster is given when it is made: xpulab.XPUCluster({name}={value!r})")
-        super().__setattr__(name, value)
+    if not TYPE_CHECKING:  # mypy would take every attribute as one that can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in OPTIONS and not isinstance(getattr(type(self), name, None), Attribute):
+                raise AttributeError(
+                    f"{name} of a cluster is given when it is made: xpulab.XPUCluster({name}={value!r})"
+                )
+            super().__setattr__(name, value)
 
     @property
     def options(self) -> StartOptions:

@@ -244,7 +244,7 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    owners, detached = _notebook(options.owner), False
+    owners, detached = _end_of_notebook(options.owner), False
     for descriptor in owners:
         poll.register(descriptor, select.POLLIN)
     keeper = _Keeper(folder, options)
@@ -285,7 +285,7 @@ def main() -> None:
         keeper.clean()
 
 
-def _notebook(pid: int) -> set[int]:
+def _end_of_notebook(pid: int) -> set[int]:
     """Return a descriptor that is ready when the notebook's process has ended."""
     if not pid:
         return set()
