@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import constants_here
 from displayed_reports import leave_reports_out
 from exercises import with_solutions
 from hypothesis import settings
@@ -481,6 +482,13 @@ def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Outgoing, "receive", receiving)
     return counted
+
+
+@pytest.fixture
+def merged_lines() -> Iterator[None]:
+    """Let a line that a rank prints wait for the other ranks as long as it takes: none is late on a busy machine."""
+    with constants_here("xpulab.deploy.tasks.merging", HOLD=600.0):
+        yield
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_driver_that_crashes_is_a_finding_with_its_words(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_driver_that_hangs_is_a_finding_in_time(tmp_path: Path) -> None:
+def test_driver_that_hangs_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "dpctl.py").write_text("import time\ntime.sleep(3600)\n")
     text = real("print(doctor(timeout=2))", PYTHONPATH=str(tmp_path))
     assert "did not answer within 2 s" in text

@@ -32,6 +32,13 @@ def fitted(n_clusters: int = 5) -> Any:
     return KMeans(n_clusters, init=X[:n_clusters], n_init=1, max_iter=7, tol=0).fit(X)
 
 
+def _stored_shapes(task: Any) -> list[str]:
+    """On an engine: name the files of launch shapes in its folder."""
+    from xpulab.kernels.runtime.cache import folder
+
+    return sorted(map(str, folder("launch_shapes").glob("*")))
+
+
 def _spend_more(task: Any) -> None:
     from xpulab.kernels.kmeans import tune
 
@@ -39,14 +46,17 @@ def _spend_more(task: Any) -> None:
 
 
 @pytest.mark.cluster
-def test_a_fit_tunes_and_the_next_cluster_uses_the_result(shapes: Path, environment: Callable[..., None]) -> None:
-    environment(XPULAB_TUNE="0")
-    with xpulab.XPUCluster(2) as cluster:
-        plain = fitted()
-        assert plain.report_.launch_shapes in [f"{rows}x4x16, span 4096 (default, tuning is off)" for rows in (2, 4)]
-        assert cluster.status().launch_shape_files == ()
-        assert "tuning is off" in str(cluster.status())
-    assert not shapes.exists()
+def test_a_fit_tunes_and_the_next_cluster_uses_the_result(
+    on_pair: xpulab.XPUCluster, shapes: Path, environment: Callable[..., None]
+) -> None:
+    """The engines of `on_pair` started with tuning off, as all of the tests' processes do."""
+    assert os.environ["XPULAB_TUNE"] == "0"
+    stored = on_pair.run(_stored_shapes)
+    plain = fitted()
+    assert plain.report_.launch_shapes in [f"{rows}x4x16, span 4096 (default, tuning is off)" for rows in (2, 4)]
+    assert on_pair.status().launch_shape_files == ()
+    assert "tuning is off" in str(on_pair.status())
+    assert on_pair.run(_stored_shapes) == stored
 
     environment(XPULAB_TUNE="all")
     with xpulab.XPUCluster(2) as cluster:

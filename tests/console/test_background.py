@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
+import inspect
+import io
+import sys
 import threading
+import traceback
 from typing import Any
 
 import pytest
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from strikes import acted_when, pressed_when
 from traitlets.config import Config
 from waiting import until
 
@@ -20,7 +24,7 @@ from xpulab.console.background import BackgroundCell
 from xpulab.console.cells import Cell, CellInterrupted, run_cell
 from xpulab.exceptions import EngineError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 WAITS = """
 import os, time
@@ -98,11 +102,14 @@ def test_the_notebook_goes_on_and_the_result_says_how_far_it_is(
 def test_other_tasks_wait_for_it_and_say_so(
     on_pair: xpulab.XPUCluster, running: BackgroundCell, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    threading.Timer(2.5, (tmp_path / "go-on").touch).start()
-    run_cell(on_pair, "print('next', seven)")
-    said = capsys.readouterr()
-    assert "waiting for %%xpu of another thread" in said.err
-    assert said.out == "[0-1] next 7\n"
+    told = io.StringIO()
+    with (
+        contextlib.redirect_stderr(told),
+        acted_when(lambda: "waiting for %%xpu of another thread" in told.getvalue(), (tmp_path / "go-on").touch),
+    ):
+        run_cell(on_pair, "print('next', seven)")
+    assert "waiting for %%xpu of another thread" in told.getvalue()
+    assert capsys.readouterr().out == "[0-1] next 7\n"
     until(lambda: not running.running)
 
 
@@ -143,8 +150,13 @@ def test_an_error_is_told_and_raised_by_wait(shell: Any) -> None:
 
 
 def test_ctrl_c_ends_the_wait_and_not_the_cell(running: BackgroundCell, tmp_path: Any) -> None:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt, match="the cell goes on"):
+    main = threading.get_ident()
+
+    def waits() -> bool:
+        stack = traceback.walk_stack(sys._current_frames()[main])
+        return any(frame.f_code is inspect.unwrap(BackgroundCell.wait).__code__ for frame, _ in stack)
+
+    with pytest.raises(KeyboardInterrupt, match="the cell goes on"), pressed_when(waits):
         running.wait(120)
     assert running.running
     (tmp_path / "go-on").touch()

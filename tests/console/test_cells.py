@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import os
-import signal
 import sys
-import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from strikes import acted_when, come_to, pressed_when
 from traitlets.config import Config
 
 import xpulab
@@ -21,6 +23,8 @@ from xpulab.deploy import cluster as registry
 from xpulab.engine.cells.advice import EXAMPLE
 from xpulab.exceptions import EngineError, NoClusterError, UsageError
 from xpulab.sharing.transcript import LIMIT
+
+pytestmark = pytest.mark.usefixtures("merged_lines")
 
 WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which is in dpnp for later versions of Python
 
@@ -202,7 +206,7 @@ with ThreadPoolExecutor() as pool:
         with pytest.raises(EngineError, match="Line magic function `%nothing` not found"):
             run_cell(self.pair, "%nothing")
 
-    def test_await(self) -> None:
+    def test_await(self, tmp_path: Path) -> None:
         assert self.said("import asyncio\nawait asyncio.sleep(0, rank + 5)") == "[0] 5\n[1] 6\n"
         assert (
             self.said("async def two():\n    await asyncio.sleep(0)\n    return 2\nn = await two()\nn") == "[0-1] 2\n"
@@ -215,8 +219,10 @@ with ThreadPoolExecutor() as pool:
         assert self.said("await going") == "[0-1] 'later'\n"
         with pytest.raises(EngineError, match="raised ZeroDivisionError"):
             run_cell(self.pair, "await asyncio.sleep(0)\n1 / 0")
-        with pytest.raises(CellInterrupted, match=r"rank 0 was in line \d: await asyncio\.sleep"):
-            self.interrupted("\nawait asyncio.sleep(60)")
+        came, have_come = come_to(tmp_path / "came")
+        place = r"rank 0 was in line \d: await asyncio\.sleep"
+        with pytest.raises(CellInterrupted, match=place), pressed_when(have_come):
+            run_cell(self.pair, f"\nawait asyncio.sleep(600, {came})")
         assert self.said("await asyncio.gather(two(), two())") == "[0-1] [2, 2]\n"
 
     def test_variables_as_items_of_the_cluster(self) -> None:
@@ -302,28 +308,28 @@ with ThreadPoolExecutor() as pool:
             "import asyncio\nasync def wait():\n    await asyncio.sleep(60)\nawait wait()",
         ],
     )
-    def test_ctrl_c_ends_the_cell_on_all_ranks(self, source: str) -> None:
+    def test_ctrl_c_ends_the_cell_on_all_ranks(self, source: str, tmp_path: Path) -> None:
         run_cell(self.pair, "before = rank")
-        with pytest.raises(CellInterrupted, match=r"rank \d was in line \d: "):
-            self.interrupted(source)
+        came, have_come = come_to(tmp_path / "came")
+        with pytest.raises(CellInterrupted, match=r"rank \d was in line \d: "), pressed_when(have_come):
+            run_cell(self.pair, f"print('so far')\n{came}\n{source}")
+        assert self.capsys.readouterr().out == "[0-1] so far\n"
         assert self.said("before, comm.allreduce(1)").endswith("(1, 2)\n")
 
-    def interrupted(self, source: str) -> None:
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            run_cell(self.pair, f"print('so far')\n{source}")
-        finally:
-            timer.cancel()
-            timer.join()
-            assert self.capsys.readouterr().out == "[0-1] so far\n"
-
-    def test_a_rank_that_goes_on_after_another_raised_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_rank_that_goes_on_after_another_raised_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setattr("xpulab.deploy.tasks.users_code._PATIENCE", 0.3)
-        with pytest.raises(EngineError):
-            run_cell(self.pair, "import time\n1 / 0 if rank else time.sleep(3)")
-        said = self.capsys.readouterr().err
-        assert said.count("rank 1 raised an exception (ZeroDivisionError: division by zero), and rank 0 is still") == 1
+        told, go_on = io.StringIO(), tmp_path / "go-on"
+        source = f"import os, time\nif rank: 1 / 0\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)"
+        words = "rank 1 raised an exception (ZeroDivisionError: division by zero), and rank 0 is still"
+        with (
+            pytest.raises(EngineError),
+            contextlib.redirect_stderr(told),
+            acted_when(lambda: words in told.getvalue(), go_on.touch),
+        ):
+            run_cell(self.pair, source)
+        assert told.getvalue().count(words) == 1
 
 
 class ZMQInteractiveShell(InteractiveShell):

@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
+from waiting import until
 
 import xpulab
 from xpulab.console.cells import run_cell
@@ -23,7 +23,7 @@ from xpulab.deploy.tasks.merging import Merging
 from xpulab.deploy.tasks.page import Page
 from xpulab.sharing.transcript import CLEARS, SHOWN, Transcripts, Writer, plain
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 TABLE = """
 from IPython.display import display as show, HTML, Image
@@ -70,20 +70,9 @@ class Publisher(CapturingDisplayPublisher):
         self.outputs.clear()
 
 
-def lines_of(said: str) -> list[str]:
-    """Return the lines; those that ranks have printed one after the other, because one was late, are one line."""
-    lines: list[str] = []
-    for line in said.splitlines():
-        if lines and {lines[-1][:4], line[:4]} == {"[0] ", "[1] "} and lines[-1][4:] == line[4:]:
-            lines[-1] = f"[0-1] {line[4:]}"
-        else:
-            lines.append(line)
-    return lines
-
-
 def test_a_terminal_shows_text_in_order(pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run_cell(pair, TABLE)
-    assert lines_of(capsys.readouterr().out) == [
+    assert capsys.readouterr().out.splitlines() == [
         "[0-1] before", "[0]    a", "[0] 0  0", "[1]    a", "[1] 0  1", "[0-1] between",
         "[0-1] <IPython.core.display.HTML object>", "[0-1] after",
     ]  # fmt: skip
@@ -96,7 +85,7 @@ def test_a_notebook_shows_objects_under_their_ranks_in_order(
 ) -> None:
     with in_a_notebook() as shown:
         run_cell(pair, TABLE)
-    assert lines_of(capsys.readouterr().out) == [
+    assert capsys.readouterr().out.splitlines() == [
         "[0-1] before", "[0]", "<0  0>", "[1]", "<0  1>", "[0-1] between",
         "[0-1]", "<<IPython.core.display.HTML object>>", "[0-1] after",
     ]  # fmt: skip
@@ -323,12 +312,15 @@ from IPython.display import display, HTML
 gate = threading.Event()
 thread = threading.Thread(target=lambda: (gate.wait(), display(HTML("late"))))
 thread.start()
-threading.Timer(0.3, gate.set).start();
 """
     run_cell(pair, source, ranks=[0])
-    run_cell(pair, "thread.join()", ranks=[0])
-    deadline, said = time.monotonic() + 120, ""
-    while "HTML object" not in said and time.monotonic() < deadline:
+    run_cell(pair, "gate.set()\nthread.join()", ranks=[0])
+    said = ""
+
+    def shown() -> bool:
+        nonlocal said
         said += capsys.readouterr().out
-        time.sleep(0.02)
+        return "HTML object" in said
+
+    until(shown)
     assert said.splitlines() == ["[0] <IPython.core.display.HTML object>"]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from leftovers import runs, shared_memory
 from mpis import with_mpi
+from strikes import acted_when, pressed_when
 from waiting import until
 
 import xpulab
@@ -74,18 +74,6 @@ def left(sessions: Path) -> set[str]:
     return shared_memory() | {str(path) for name in ("ompi.*", "prte*", "hydra_hwloc*") for path in sessions.glob(name)}
 
 
-def interrupted_when(condition: Callable[[], Any]) -> threading.Thread:
-    def interrupt() -> None:
-        deadline = time.monotonic() + 120
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    return thread
-
-
 def test_the_engines_run_on_the_chosen_library(cluster: xpulab.XPUCluster, mpi: str) -> None:
     assert all(fact.mpi.startswith(VERSIONS[mpi]) for fact in cluster.facts)
     assert cluster.run(lambda task: os.environ.get("MINE")) == [None, "a b"]
@@ -97,6 +85,7 @@ def test_the_engines_run_on_the_chosen_library(cluster: xpulab.XPUCluster, mpi: 
     assert f"{LIBMPI}={choice.find(mpi).library}" in command
 
 
+@pytest.mark.usefixtures("merged_lines")
 def test_a_fit_and_a_cell(cluster: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     from sklearn.cluster import KMeans as Theirs
 
@@ -131,14 +120,13 @@ def test_stop_ends_a_fit_and_a_users_code(cluster: xpulab.XPUCluster) -> None:
     assert board is not None
     rows = np.random.RandomState(0).rand(400_000, 6).astype(np.float32)
     model = KMeans(50, init="random", n_init=1, max_iter=10**6, tol=0, random_state=0)
-    thread = interrupted_when(lambda: (board.ranks["iteration"] >= 1).all() and board.ranks["task"].all())
-    with pytest.raises(KeyboardInterrupt):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        pressed_when(lambda: (board.ranks["iteration"] >= 1).all() and board.ranks["task"].all()),
+    ):
         model.fit(rows)
-    thread.join()
-    thread = interrupted_when(lambda: board.ranks["task"].all())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), pressed_when(lambda: board.ranks["hears"].all()):
         cluster.run(lambda task: task.comm.recv())
-    thread.join()
     assert cluster.run(lambda task: task.comm.allreduce(1)) == [2, 2]
 
 
@@ -153,11 +141,16 @@ def test_a_rank_that_leaves_is_the_one_that_is_named(mpi: str) -> None:
             assert lost.value.reason.endswith(f") ended: exited with status {status}")
 
 
-def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster) -> None:
-    pid = cluster.facts[1].pid
-    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
-    with pytest.raises(EngineLostError) as lost:
-        cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
+def test_a_killed_engine_is_named_with_its_cause(cluster: xpulab.XPUCluster, tmp_path: Path) -> None:
+    pid, there = cluster.facts[1].pid, tmp_path / "there"
+
+    def sleep(task: Any, there: str) -> None:
+        task.comm.Barrier()
+        Path(there).touch()
+        time.sleep(600)
+
+    with acted_when(there.exists, lambda: os.kill(pid, signal.SIGKILL)), pytest.raises(EngineLostError) as lost:
+        cluster.run(sleep, str(there))
     assert lost.value.reason.startswith(f"rank 1 (pid {pid} on ")
     assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from strikes import come_to, pressed_when
 from waiting import until
 
 import xpulab
@@ -103,10 +104,11 @@ def test_a_bare_fork_ends_with_its_cell(
 
 
 def test_what_a_child_prints_after_its_cell_is_shown(
-    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.3)\n    print('from a child')\n    os._exit(0)"
-    run_cell(pair, code)
+    over = tmp_path / "over"
+    wait = f"while not os.path.exists({str(over)!r}): time.sleep(0.01)"
+    run_cell(pair, f"import os, time\nif os.fork() == 0:\n    {wait}\n    print('from a child')\n    os._exit(0)")
     said = ""
 
     def shown() -> bool:
@@ -115,31 +117,25 @@ def test_what_a_child_prints_after_its_cell_is_shown(
         return "[0-1] from a child\n" in said or all(f"[{rank}] from a child\n" in said for rank in (0, 1))
 
     assert not shown()
+    over.touch()
     until(shown)
     run_cell(pair, "os.wait()")
 
 
-def test_stop_ends_a_cell_that_waits_for_a_pool(pair: xpulab.XPUCluster) -> None:
-    def wait(seconds: float) -> None:
-        threading.Timer(seconds, _interrupt).start()
-
-    wait(1.0)
-    with pytest.raises(CellInterrupted):
+def test_stop_ends_a_cell_that_waits_for_a_pool(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    came, have_come = come_to(tmp_path / "came")
+    with pytest.raises(CellInterrupted), pressed_when(have_come):
         run_cell(
             pair,
-            "import concurrent.futures, time\n"
-            "with concurrent.futures.ProcessPoolExecutor(1) as pool: list(pool.map(time.sleep, [3600]))",
+            "import concurrent.futures, os, time\n"
+            "with concurrent.futures.ProcessPoolExecutor(1) as pool:\n"
+            f"    pool.submit(os.getpid).result()\n    {came}\n"
+            "    list(pool.map(time.sleep, [3600]))",
         )
     assert pair.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 
-def _interrupt() -> None:
-    import os
-    import signal
-
-    os.kill(os.getpid(), signal.SIGINT)
-
-
+@pytest.mark.usefixtures("merged_lines")
 def test_a_child_of_a_program_in_a_cell_reads_no_keyboard(
     pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

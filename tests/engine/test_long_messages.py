@@ -57,6 +57,7 @@ def test_arrays_in_every_collective(engines: xpulab.XPUCluster) -> None:
         }
 
 
+@pytest.mark.usefixtures("merged_lines")
 def test_an_object_of_a_cell(engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Open MPI refuses it, and the message says why and what to do."""
     source = f"import numpy as np\nprint(len(comm.bcast(b'x' * {LENGTH} if rank == 0 else None)))"

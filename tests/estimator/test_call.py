@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from descriptions import described
-from strikes import meetings, strike
+from strikes import acted_when, meetings, strike
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -175,21 +176,22 @@ def stages() -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.cluster
-def test_a_real_fit_is_shown_while_it_runs(pair: xpulab.XPUCluster, stages: list[dict[str, Any]]) -> None:
+def test_a_real_fit_is_shown_while_it_runs(
+    pair: xpulab.XPUCluster, stages: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Each iteration takes long until a view has seen one."""
     pair.activate()
     X = np.random.RandomState(0).normal(size=(20_000, 14)).astype(np.float32)
-    max_iter = 30
-    for _ in range(2):  # the second one's board holds the first one's end
-        running: list[dict[str, Any]] = []
-        while not running:  # a view is first updated after 0.2 s, and later not at fixed moments
-            stages.clear()
-            pair.run(strike, pause=0.02)  # the engines need not compute all the time
-            km = KMeans(100, init=X[:100], n_init=1, max_iter=max_iter, tol=0).fit(X)
-            kept = pair.last_report
-            pair.run(meetings)
-            running = [stage for stage in stages if stage["iterations"]]
-            assert running or km.report_.seconds < 5, "shown too late"
-            max_iter *= 2
+    for number in range(2):  # the second one's board holds the first one's end
+        stages.clear()
+        seen = tmp_path / f"seen-{number}"
+        pair.run(strike, pause=0.2, enough=str(seen))
+        with acted_when(lambda: any(stage["iterations"] for stage in stages), seen.touch):
+            km = KMeans(100, init=X[:100], n_init=1, max_iter=100, tol=0).fit(X)
+        kept = pair.last_report
+        pair.run(meetings)
+        running = [stage for stage in stages if stage["iterations"]]
+        assert running
         assert all(stage["status"] == "running" for stage in running)
         numbers = [stage["iterations"][-1]["number"] for stage in running]
         assert numbers == sorted(numbers)
@@ -237,4 +239,4 @@ def test_the_report_says_what_engines_do_before_the_first_iteration(
 def test_the_wait_for_another_call_is_counted() -> None:
     waiting = {**FIT, "task": 4}
     report, _ = followed([waiting, {"after": 0.2, **waiting}, {"after": 0.2, **FIT}])
-    assert 0.2 <= report.waited < 0.4
+    assert 0.2 <= report.waited <= report.seconds - 0.2

@@ -30,6 +30,7 @@ from presses import Presses
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
+from strikes import pressed_when
 from waiting import until
 
 import xpulab
@@ -42,6 +43,7 @@ from xpulab.linear_model import Ridge, RidgeCV
 from xpulab.metrics import accuracy_score
 from xpulab.model_selection import train_test_split
 from xpulab.preprocessing import StandardScaler
+from xpulab.report import progress
 
 pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
 
@@ -272,10 +274,20 @@ def test_a_method_that_an_estimator_inherits_is_no_other_call(presses: Presses) 
 def test_an_interrupted_start_and_a_resume_without_a_fit_show_lines_and_no_traceback(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    shell.run_cell("%xpu_cluster start -n 1")
-    timer.join()
+    starting = threading.Event()
+
+    class View:
+        def update(self, report: Any) -> None:
+            starting.set()
+
+        def close(self, report: Any) -> None: ...
+
+    unsubscribe = progress.subscribe(lambda report: View())
+    try:
+        with pressed_when(starting.is_set):
+            shell.run_cell("%xpu_cluster start -n 1")
+    finally:
+        unsubscribe()
     shown = capsys.readouterr().out.strip().splitlines()
     assert shown[-1] == "KeyboardInterrupt: start was interrupted; no engine is left running: run the cell again"
     assert len(shown) <= 4, shown
@@ -287,36 +299,44 @@ def test_an_interrupted_start_and_a_resume_without_a_fit_show_lines_and_no_trace
     assert shown[0].startswith("NothingToResumeError: no fit that could go on was interrupted")
 
 
-def slow(task: Any, seconds: float) -> None:
-    """On an engine: let each piece of rows that is read, written, or moved to a rank, take this many seconds."""
-    import time
+def slow(task: Any, folder: str) -> None:
+    """On an engine: let each piece of rows that is read, written, or moved to a rank, wait for the request to stop.
 
+    The first piece makes the file `waits` in the folder. Each one then adds a byte to the file `moved`. Pieces are as
+    usual without a folder.
+    """
     from xpulab.engine import dataset
     from xpulab.engine.algorithms import selection
     from xpulab.sharing.memory import SharedBlock
     from xpulab.sharing.process_memory import ProcessMemory
 
+    engine: Any = task.engine
+
     def slowly(call: Any) -> Any:
         call = getattr(call, "plain", call)
 
         def slowed(*arguments: Any) -> Any:
-            time.sleep(seconds)
+            Path(folder, "waits").touch()
+            while not engine.task.cancelled():
+                time.sleep(0.01)
+            with Path(folder, "moved").open("a") as moved:
+                moved.write(".")
             return call(*arguments)
 
         slowed.plain = call  # type: ignore[attr-defined]
-        return slowed if seconds else call
+        return slowed if folder else call
 
     ProcessMemory.read = slowly(ProcessMemory.read)  # type: ignore[method-assign]
     selection._exchange = slowly(selection._exchange)
     SharedBlock.write = slowly(SharedBlock.write)  # type: ignore[method-assign]
-    selection._PIECE, dataset._PIECE = (1 << 16, 1 << 16) if seconds else (16 << 20, 4 << 20)
+    selection._PIECE, dataset._PIECE = (1 << 16, 1 << 16) if folder else (16 << 20, 4 << 20)
 
 
 @pytest.fixture
-def slowed(on_pair: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
-    on_pair.run(slow, 0.1)
+def slowed(on_pair: xpulab.XPUCluster, tmp_path: Path) -> Iterator[xpulab.XPUCluster]:
+    on_pair.run(slow, str(tmp_path))
     yield on_pair
-    on_pair.run(slow, 0.0)
+    on_pair.run(slow, "")
 
 
 def bytes_on(cluster: xpulab.XPUCluster) -> int:
@@ -333,8 +353,8 @@ def bytes_on(cluster: xpulab.XPUCluster) -> int:
         "rows = handle.gather()",
     ],
 )
-def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
-    slowed: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], line: str
+def test_a_stop_while_rows_move_acts_at_the_next_piece_and_no_rows_stay(
+    slowed: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str
 ) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -343,22 +363,13 @@ def test_a_stop_while_rows_move_acts_at_once_and_no_rows_stay(
     before = bytes_on(slowed)
     shell.user_ns |= {"pair": slowed, "X": many, "train_test_split": train_test_split, "few": slowed.scatter(X)}
     if "handle" in line:
-        slowed.run(slow, 0.0)
+        slowed.run(slow, "")
         shell.user_ns |= {"handle": slowed.scatter(many), "few": slowed.scatter(many[:, :1])}
-        slowed.run(slow, 0.1)
-    pressed = []
-
-    def press() -> None:
-        pressed.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    timer = threading.Timer(0.5, press)
-    timer.start()
-    shell.run_cell(line)
-    took = time.monotonic() - pressed[0]
-    timer.join()
+        slowed.run(slow, str(tmp_path))
+    with pressed_when(tmp_path / "waits"):
+        shell.run_cell(line)
     assert f"was interrupted: {AGAIN}" in capsys.readouterr().out
-    assert took < 2  # 0.1 s on a quiet machine; without an interrupt it takes many seconds
+    assert 1 <= (tmp_path / "moved").stat().st_size <= 8  # of 32 pieces or more
     for name in ("handle", "few"):
         shell.user_ns.pop(name, None)
     until(lambda: bytes_on(slowed) <= before)

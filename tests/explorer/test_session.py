@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ from matplotlib.path import Path
 from scipy.spatial.distance import cdist
 from sent import nothing_sent
 from strikes import meetings, pressed_when, strike, wait_for_stop
+from waiting import until
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -422,10 +419,7 @@ def test_the_engines_free_the_state_of_a_deleted_explorer(pair: xpulab.XPUCluste
     assert held() - before
     del explorer
     gc.collect()
-    deadline = time.monotonic() + 120
-    while held() - before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not held() - before
+    until(lambda: not held() - before)
 
 
 def test_without_a_cluster_the_error_says_what_to_type(pair: xpulab.XPUCluster, no_cluster: None) -> None:
@@ -437,11 +431,12 @@ def test_an_interrupted_elbow_leaves_the_explorer_usable(pair: xpulab.XPUCluster
     pair.activate()
     X = np.random.default_rng(0).normal(size=(200_000, 14))
     explorer = Explorer(pair.scatter(X), 3, points=len(X))
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            explorer.elbow(range(12, 60))  # without the interrupt this would take a minute, mostly for iterations
-    finally:
-        timer.join()
+    rows = pair.engines.board.ranks[0]  # type: ignore[union-attr]
+    before = int(rows["task"])
+
+    def iterates() -> bool:
+        return rows["task"] not in (0, before) and rows["iteration"] >= 2
+
+    with pytest.raises(KeyboardInterrupt), pressed_when(iterates):
+        explorer.elbow(range(12, 60))  # without the interrupt this would take a minute, mostly for iterations
     assert np.isfinite(explorer.elbow([2])[2])

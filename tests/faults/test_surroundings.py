@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from strikes import pressed_when
 from trials import forget, remember
 
 import xpulab
@@ -97,11 +96,15 @@ def test_an_interrupt_while_kernels_compile_or_launch_shapes_are_tried(
     engines: xpulab.XPUCluster, tmp_path: Path, tune: str
 ) -> None:
     engines.run(forget, str(tmp_path), tune)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    board = engines.engines.board
+    assert board is not None
+    before = board.ranks["task"].tolist()
+
+    def have_begun() -> bool:
+        return all(now not in (0, last) for now, last in zip(board.ranks["task"].tolist(), before, strict=True))
+
+    with pytest.raises(KeyboardInterrupt), pressed_when(have_begun):
         KMeans(**FIT).fit(X)
-    timer.join()
     assert not any(engines.run(_is_prepared, X.dtype, X.shape[1], FIT["n_clusters"]))
     engines.run(remember)
 

@@ -115,7 +115,7 @@ def test_the_board_has_timelines_of_engines_of_other_hosts(on_both: xpulab.XPUCl
     rows = np.random.RandomState(0).rand(200_000, 6).astype(np.float32)
     KMeans(30, init="random", n_init=1, max_iter=25, tol=0, random_state=0).fit(rows)
     board.keep()  # before the last iterations have come
-    until(lambda: board.timeline().iteration.tolist() == [*range(1, 26)] * 3, 5, board.keep)
+    until(lambda: board.timeline().iteration.tolist() == [*range(1, 26)] * 3, meanwhile=board.keep)
     timeline = board.timeline()
     assert timeline.engines == [0, 1, 2]
     assert (timeline.of_kind("kernel") > 0).all()
@@ -449,6 +449,7 @@ def hurry(task: Any, limit: float) -> None:
     hangs.TOLD = hangs.LAST_CHANCE = limit
 
 
+@pytest.mark.usefixtures("merged_lines")
 def test_a_long_message_through_a_slow_network_is_not_blamed(
     slow: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from machines import Host, Network
 from mpis import with_mpi
+from strikes import acted_when
 from waiting import until_none
 
 import xpulab
@@ -77,9 +77,13 @@ def test_a_fit_is_that_of_one_host(both: xpulab.XPUCluster) -> None:
 def test_a_lost_engine_of_another_host_is_named_and_nothing_is_left(both: xpulab.XPUCluster, hosts: Network) -> None:
     """This is the last test of this cluster."""
     pid = both.facts[2].pid
-    threading.Timer(0.3, hosts.hosts[0].run, ("kill", "-9", str(pid))).start()
-    with pytest.raises(EngineLostError) as lost:
-        both.run(lambda task: task.comm.Barrier() or __import__("time").sleep(30))
+    assert both.engines.board is not None
+    ranks = both.engines.board.ranks
+    with (
+        acted_when(lambda: ranks["hears"].all(), lambda: hosts.hosts[0].run("kill", "-9", str(pid))),
+        pytest.raises(EngineLostError) as lost,
+    ):
+        both.run(lambda task: task.comm.Barrier() or __import__("time").sleep(600))
     assert lost.value.reason.startswith(f"rank 2 (pid {pid} on node1, ")
     assert lost.value.reason.endswith("ended: killed by signal: 9 (killed)")
     require_clean(hosts.hosts[0])

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
+from strikes import acted_when
 from waiting import until, until_none
 
 import xpulab
@@ -208,11 +208,13 @@ def test_a_job_that_is_cancelled_during_the_start(slurm: Slurm, clean: None, tol
 def test_a_call_in_a_job_that_is_cancelled_submits_no_other(slurm: Slurm, clean: None) -> None:
     with cluster_of() as cluster:
         job = jobs(slurm)[0].split()[0]
-        cancelling = threading.Timer(0.5, slurm.run, ("scancel", job))
-        cancelling.start()
-        with pytest.raises(EngineLostError) as error:
+        assert cluster.engines.board is not None
+        ranks = cluster.engines.board.ranks
+        with (
+            acted_when(lambda: ranks["task"].all() and ranks["iteration"].all(), lambda: slurm.run("scancel", job)),
+            pytest.raises(EngineLostError) as error,
+        ):
             KMeans(3, max_iter=100_000, tol=0, n_init=100).fit(np.random.RandomState(0).rand(100_000, 4))
-        cancelling.join()
         assert str(error.value).splitlines() == [
             f"Slurm's job {job} was cancelled, so all engines were ended.",
             f"type: %xpu_cluster restart{SEE_LOGS}",

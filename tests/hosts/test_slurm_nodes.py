@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from machines import Network
 from mpis import skip_or_fail
 from scheduler import HERE, Slurm, scheduler, why_no_scheduler
+from strikes import acted_when
 from waiting import until, until_none
 
 import xpulab
@@ -210,13 +210,15 @@ def _line(process: psutil.Process) -> list[str]:
 def test_a_call_says_that_the_job_was_cancelled(job: str, slurm: Slurm) -> None:
     """This is the last test of this job. The notebook stays, as one does that Slurm has not started."""
     with xpulab.XPUCluster(2, display="none", timeout=120, recover=False) as cluster:
-        cancelling = threading.Timer(0.5, slurm.run, ("scancel", job))
-        cancelling.start()
-        with pytest.raises(EngineLostError) as error:
-            cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(100))
+        assert cluster.engines.board is not None
+        ranks = cluster.engines.board.ranks
+        with (
+            acted_when(lambda: ranks["hears"].all(), lambda: slurm.run("scancel", job)),
+            pytest.raises(EngineLostError) as error,
+        ):
+            cluster.run(lambda task: task.comm.Barrier() or __import__("time").sleep(600))
         cause, cure = str(error.value).splitlines()  # no log, and not %xpu_cluster restart: there is no job any more
         assert cause == f"Slurm's job {job} was cancelled, so all engines were ended."
         assert cure.startswith("type: %xpu_cluster start --launcher local (for this host only), or start Jupyter in ")
-        cancelling.join()
         assert not cluster.running
     require_clean(slurm, job)

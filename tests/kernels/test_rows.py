@@ -9,7 +9,7 @@ from xpulab.kernels import row_passes
 from xpulab.kernels import rows as module
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
-from xpulab.kernels.rows import Rows, copying
+from xpulab.kernels.rows import Rows, are_few, copying
 from xpulab.sharing.memory import SharedBlock
 
 SHAPES = [(1, 1), (5, 3), (64, 14), (257, 2), (10007, 14), (10007, 64), (1030, 130), (257, 300)]
@@ -24,6 +24,24 @@ def changed(device, **attributes):
 
 def table(n, d, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).normal(3, 1, (n, d)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "few"),
+    [
+        (0, 5, 1, False),
+        (1536, 14, 3, True),
+        (1536, 14, 4, False),
+        (64, 1024, 1, True),
+        (64, 1025, 1, False),
+        (3, 20_000, 2, True),  # kernels compute 64 rows in place of 3
+        (4, 12_000, 2, True),
+        (3, 1_000_000, 2, False),
+        (3, 20_000, 20_000, False),
+    ],
+)
+def test_few_rows_are_those_that_a_kernel_passes_over_in_no_less_time(n, d, k, few):
+    assert are_few(n, d, k) == few
 
 
 @pytest.mark.fraction(2)

@@ -31,6 +31,8 @@ _OTHERS = (
     "MultiTaskElastic or MultiTaskLasso or test_multitask or lbfgs_solver_consistency or primal_dual or set_order or "
     "enet_ridge_consistency and -3-"  # of three targets
 )
+#: Tests with many forms of rows for each solver of `Ridge`, of which these all do what "cholesky" and "sparse_cg" do.
+_ALIKE = "(sample_weight_consistency or regularization_limits) and (sag or lsqr)"
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +84,7 @@ _COPY = "the input is never changed, copy_X=False or not"
             "test_ridge",
             "LinearRegression Ridge",
             70,
-            f"not array_api and not cv and not CV and not test_ridge_regression and not ({_OTHERS})",
+            f"not array_api and not cv and not CV and not test_ridge_regression and not ({_OTHERS} or ({_ALIKE}))",
             {
                 "test_n_iter": "nothing is iterated, and n_iter_ is None",
                 "test_ridge_fit_intercept_sparse_error": "every solver takes sparse rows",
@@ -131,6 +133,6 @@ def test_the_tests_of_scikit_learn(
 ) -> None:
     """All tests pass, and enough of them call a proxy's fit."""
     proxies = [f"xpulab.linear_model:{name}" for name in names.split()]
-    # The dear one has fifty fits. `test_logistic` and `test_predictions` have strings as labels.
-    dear = ["test_multinomial_logistic_regression_string_inputs"]
+    # The first has fifty fits. `test_logistic` has each solver with weights, also beside those of classes, and strings.
+    dear = ["test_multinomial_logistic_regression_string_inputs", "test_logistic_regression_sample_weights"]
     run_suite(tmp_path, pair, [f"sklearn.linear_model.tests.{module}"], proxies, least, cannot, only, dear=dear)

@@ -40,7 +40,7 @@ print(comm.told)
         ("x = f(comm.recv('a)', (1, 2)))", "[('line 18 (recv)', '__main__')]"),
         ("for _ in range(comm.inner.inner.recv()): pass", "[('line 18 (recv)', '__main__')]"),
         ("if (1) and comm.recv(): pass", "[('line 18 (recv)', '__main__')]"),
-        ("f(comm).recv()", "[('line 18 (recv)', '')]"),
+        ("f(comm).recv()", "[('line 18 (recv)', '__main__')]"),  # the module of f
         ("[comm][0].recv()", "[('line 18 (recv)', '')]"),
         ("comm.recv(\n    1,\n)", "[('line 18 (recv)', '__main__')]"),
         ("recv = comm.recv; recv()", "[('line 18 (recv)', '')]"),

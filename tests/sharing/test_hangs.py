@@ -27,11 +27,11 @@ LOOK = 0.1  # in place of the seconds between two looks of an engine at where it
 
 def hurry(task: Any, told: float, chance: float, look: float) -> tuple[float, float, float]:
     """On an engine: look so often, and raise the error after these seconds. Return what they were."""
-    from xpulab.engine import engine
+    from xpulab.engine import heartbeat
     from xpulab.sharing import hangs
 
-    usual = hangs.TOLD, hangs.LAST_CHANCE, engine.HEARTBEAT
-    hangs.TOLD, hangs.LAST_CHANCE, engine.HEARTBEAT = told, chance, look
+    usual = hangs.TOLD, hangs.LAST_CHANCE, heartbeat.HEARTBEAT
+    hangs.TOLD, hangs.LAST_CHANCE, heartbeat.HEARTBEAT = told, chance, look
     return usual
 
 
@@ -103,6 +103,7 @@ def look_rarely(task: Any, nap: float, yields: float) -> tuple[float, float]:
     return usual
 
 
+@pytest.mark.usefixtures("merged_lines")
 @pytest.mark.cluster
 def test_a_long_message_that_moves_slowly_is_not_blamed(
     hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]

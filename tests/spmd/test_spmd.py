@@ -98,6 +98,7 @@ def test_a_rank_that_raises_in_a_cell_frees_the_others(on_pair: xpulab.XPUCluste
     run_cell(on_pair, f"{FIT}\nassert KMeans(2, random_state=0).fit(rows).n_iter_ > 0")
 
 
+@pytest.mark.usefixtures("merged_lines")
 def test_a_cell_that_is_stopped_in_a_fit_stops_on_all_ranks_at_the_same_iteration(
     on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "acted_when",
+    "come_to",
     "die_on_rank_1",
     "interrupt_rank_0",
+    "is_waiting",
     "leave_alone",
     "meetings",
     "pressed_when",
@@ -139,23 +142,43 @@ def leave_alone(waiting: str) -> None:
         raise KeyboardInterrupt
 
 
+def come_to(folder: Path, ranks: int = 2) -> tuple[str, Callable[[], bool]]:
+    """Return an expression for a cell, and a function that says whether so many ranks have come to this expression."""
+    folder.mkdir()
+    return f"open(f'{folder}/{{rank}}', 'w').close()", lambda: len(os.listdir(folder)) >= ranks
+
+
+def is_waiting(cluster: Any, rank: int = 0) -> bool:
+    """Return whether the board shows that a user's code on a rank waits for others; the rank looks twice a second."""
+    record = cluster.engines.board.ranks[rank]
+    return bool(record["hears"] and record["waits"])
+
+
 @contextlib.contextmanager
-def pressed_when(waiting: Path) -> Iterator[None]:
-    """A context whose body gets SIGINT when there is this file, and none after its end."""
-    ended, pressing = threading.Event(), threading.Lock()
+def acted_when(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
+    """A context in whose body a thread calls `act` once, when the condition holds; not after its end."""
+    ended, acting = threading.Event(), threading.Lock()
 
-    def press() -> None:
-        while not waiting.exists() and not ended.wait(0.01):
+    def wait() -> None:
+        while not condition() and not ended.wait(0.01):
             pass
-        with pressing:
+        with acting:
             if not ended.is_set():
-                os.kill(os.getpid(), signal.SIGINT)
+                act()
 
-    thread = threading.Thread(target=press)
+    thread = threading.Thread(target=wait)
     thread.start()
     try:
         yield
     finally:
-        with pressing:
+        with acting:
             ended.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def pressed_when(waiting: Path | Callable[[], object]) -> Iterator[None]:
+    """A context whose body gets SIGINT when there is this file, or this condition holds, and none after its end."""
+    condition = waiting.exists if isinstance(waiting, Path) else waiting
+    with acted_when(condition, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        yield

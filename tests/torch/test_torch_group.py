@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from strikes import come_to, is_waiting, pressed_when
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
@@ -18,7 +16,7 @@ from xpulab.exceptions import EngineError
 
 COLLECTIVES = Path(__file__).with_name("collectives.py").read_text()
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -144,29 +142,22 @@ model = DistributedDataParallel(net, bucket_cap_mb=0.01)
 """
 
 
-def interrupt_after(seconds: float) -> threading.Thread:
-    """Press Ctrl-C in this process after some time."""
-    thread = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
-    thread.start()
-    return thread
-
-
-def test_stop_ends_a_training_loop_and_the_next_cell_goes_on(pair: xpulab.XPUCluster, said: Callable[..., str]) -> None:
+def test_stop_ends_a_training_loop_and_the_next_cell_goes_on(
+    pair: xpulab.XPUCluster, said: Callable[..., str], tmp_path: Path
+) -> None:
     run_cell(pair, STEPS)
-    timer = interrupt_after(1.0)
-    with pytest.raises(CellInterrupted):
-        run_cell(pair, "while True:\n    model(torch.ones(8, 60)).sum().backward()")
-    timer.join()
+    came, have_come = come_to(tmp_path / "came")
+    step = "model(torch.ones(8, 60)).sum().backward()"
+    with pytest.raises(CellInterrupted), pressed_when(have_come):
+        run_cell(pair, f"for _ in range(3): {step}\n{came}\nwhile True: {step}")
     assert said(pair, "t = torch.ones(100_000)\ndist.all_reduce(t)\nt.sum()") == "[0-1] tensor(200000.)\n"
 
 
 def test_stop_frees_a_rank_that_waits_in_a_backward_pass(pair: xpulab.XPUCluster, said: Callable[..., str]) -> None:
     """Rank 1 has fewer batches, and its cell has ended. Rank 0 waits in C++ code, where no signal is handled."""
     run_cell(pair, STEPS)
-    timer = interrupt_after(1.0)
-    with pytest.raises(CellInterrupted):
+    with pytest.raises(CellInterrupted), pressed_when(lambda: is_waiting(pair)):
         run_cell(pair, "for _ in range(3 - rank):\n    model(torch.ones(8, 60)).sum().backward()")
-    timer.join()
     assert said(pair, "t = torch.ones(1)\ndist.all_reduce(t)\nt") == "[0-1] tensor([2.])\n"
 
 

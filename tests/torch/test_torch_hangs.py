@@ -35,9 +35,9 @@ for batch in range(5 if rank == 0 else 3):
 """
 
 
-#: The same with PyTorch's own backend gloo, which waits in C++.
+#: The same with PyTorch's own backend gloo, which waits in C++. Without GPUs PyTorch chooses it.
 GLOO = """import os, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
+dist.init_process_group()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 for batch in range(3):
     model(torch.ones(8, 4)).sum().backward()
@@ -89,7 +89,10 @@ def with_gloo(hurried: xpulab.XPUCluster) -> Iterator[xpulab.XPUCluster]:
     before = hurried.status()
     yield hurried
     run_cell(hurried, "dist.destroy_process_group()")
-    run_cell(hurried, GLOO + "total = torch.ones(1)\ndist.all_reduce(total)\nassert total.item() == 2")
+    run_cell(
+        hurried,
+        GLOO.replace("()", "('gloo')", 1) + "total = torch.ones(1)\ndist.all_reduce(total)\nassert total.item() == 2",
+    )
     run_cell(hurried, "dist.destroy_process_group()")
     assert [each.pid for each in hurried.status().engines] == [each.pid for each in before.engines]
 
@@ -109,6 +112,20 @@ def test_ranks_that_wait_for_each_other_in_gloo_are_all_freed(with_gloo: xpulab.
     waits = "rank 0 waits in line 7 (backward) inside of gloo; rank 1 waits in line 9 (recv) inside of gloo"
     with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
         run_cell(with_gloo, GLOO + MORE + "else:\n    dist.recv(torch.ones(1), 0)\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("dist.irecv(torch.ones(1), 1).wait()", "wait"),
+        ("works = [dist.irecv(torch.ones(1), 1)]; works[0].wait()", "wait"),
+        ("dist.new_group([0, 1])", "new_group"),
+    ],
+)
+def test_each_call_that_waits_in_gloo_is_freed(with_gloo: xpulab.XPUCluster, call: str, named: str) -> None:
+    waits = f"rank 0 waits in line 7 ({named}) inside of gloo; rank 1 has ended"
+    with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
+        run_cell(with_gloo, f"{GLOO}if rank == 0:\n    {call}\n")
 
 
 def test_stop_frees_a_rank_that_waits_in_gloo(with_gloo: xpulab.XPUCluster, tmp_path: Path) -> None:

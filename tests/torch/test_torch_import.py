@@ -67,6 +67,7 @@ def fresh() -> Iterator[xpulab.XPUCluster]:
             yield cluster
 
 
+@pytest.mark.usefixtures("merged_lines")
 def test_torch_and_dpnp_compute_in_both_orders(fresh: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     before = fresh.run(lambda task: __import__("sys").getdlopenflags())
     run_cell(fresh, BOTH)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from strikes import come_to, pressed_when
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
@@ -117,12 +116,6 @@ def test_a_model_without_parameters_to_train_is_not_wrapped(pair: xpulab.XPUClus
     run_cell(pair, "assert isinstance(model, torch.nn.Identity)\nassert sum(len(x) for x, *_ in loader) == 48")
 
 
-def press_after(seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
-
-
 @pytest.mark.timeout(60)
 def test_a_stop_that_one_rank_has_seen_first_ends_all_at_the_same_step(pair: xpulab.XPUCluster) -> None:
     source = f"""{NET}
@@ -145,11 +138,14 @@ except KeyboardInterrupt:
     assert values == {"steps": [17, 17], "ended": [True, True]}
 
 
-@pytest.mark.parametrize("delay", [0.5, 0.83])
-def test_stop_ends_all_ranks_at_one_step_and_the_next_cell_goes_on(pair: xpulab.XPUCluster, delay: float) -> None:
+@pytest.mark.parametrize("step", [5, 14])
+def test_stop_ends_all_ranks_at_one_step_and_the_next_cell_goes_on(
+    pair: xpulab.XPUCluster, tmp_path: Path, step: int
+) -> None:
     """Rank 1 is slower, so that the ranks are at different places when the signal comes."""
     run_cell(pair, f"{NET}\nimport time\nmodel, loader = xpulab.torch.prepare(net, dataset, batch_size=4)\nsteps = 0")
-    loop = """
+    came, have_come = come_to(tmp_path / "came")
+    loop = f"""
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in xpulab.torch.epochs(10_000, loader):
     for x, y, which in loader:
@@ -158,11 +154,10 @@ for epoch in xpulab.torch.epochs(10_000, loader):
         time.sleep(0.02 * rank)
         optimizer.step()
         steps += 1
+        if steps == {step}: {came}
 """
-    timer = press_after(delay)
-    with pytest.raises(CellInterrupted):
+    with pytest.raises(CellInterrupted), pressed_when(have_come):
         run_cell(pair, loop)
-    timer.join()
     first: Any = run_cell(pair, "weights = net.weight.detach().clone()", out=["steps", "weights"]).values
     assert first["steps"][0] == first["steps"][1] > 0
     assert (first["weights"][0] == first["weights"][1]).all()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strikes import is_waiting, pressed_when
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
@@ -22,7 +21,7 @@ from xpulab.exceptions import EngineError
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 NEEDS = {"with_torchrun": "torch", "with_accelerate": "accelerate", "with_lightning": "lightning"}
 
@@ -136,11 +135,9 @@ def test_a_rank_that_raises_frees_those_that_wait_for_it_and_the_next_cell_makes
 
 
 def test_stop_frees_a_rank_that_waits_for_one_that_never_comes(pair: xpulab.XPUCluster) -> None:
-    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(CellInterrupted, match=r"rank 0 was in line 2: rank or dist\.init_process_group"):
+    place = r"rank 0 was in line 2: rank or dist\.init_process_group"
+    with pytest.raises(CellInterrupted, match=place), pressed_when(lambda: is_waiting(pair)):
         run_cell(pair, "import torch.distributed as dist\nrank or dist.init_process_group()")
-    timer.join()
     assert run_cell(pair, INIT, out=["total"]).values["total"] == [2, 2]
 
 

@@ -151,7 +151,7 @@ def test_a_call_that_waits_for_another_one_is_named(view: BoardView) -> None:
     until(lambda: "xpu-progress" in board.running() and any(each.startswith(words) for each in board.now()[2]))
     assert words in Document(board.running()).text
     assert f"waiting: {words}" in str(board)
-    until(lambda: len(ended) == 2, 20, meanwhile=lambda: view.ask("stop").join())
+    until(lambda: len(ended) == 2, meanwhile=lambda: view.ask("stop").join())
     for caller in callers:
         caller.join(120)
         assert not caller.is_alive()

@@ -11,6 +11,7 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from reports import Document, report
+from waiting import until
 
 from xpulab import widgets
 from xpulab.report import progress
@@ -53,6 +54,12 @@ def called(views: Any, shown: Any) -> Any:
     return shown
 
 
+def updated(shell: Any, view: Any, shown: Any) -> None:
+    """Update a view until its output is drawn once more: after a pause that grows with what the last drawing took."""
+    drawn = len(shell.display_pub.outputs)
+    until(lambda: len(shell.display_pub.outputs) > drawn, meanwhile=lambda: view.update(shown))
+
+
 def of_cell(shell: Any) -> str:
     """Return the HTML of the cell's only output after the cell has ended."""
     shell.events.trigger("post_run_cell", None)
@@ -67,8 +74,7 @@ def test_one_output_is_rewritten_and_ends_as_the_standing_report(shell: Any, vie
     view: Any = views(running)
     view.update(running)
     running.iterations = report().iterations
-    time.sleep(0.3)  # a redraw of this size is due well before
-    view.update(running)
+    updated(shell, view, running)
     running.finish()
     view.close(running)
     outputs = shell.display_pub.outputs
@@ -85,8 +91,7 @@ def test_a_report_of_a_running_call_has_the_time_of_its_update_and_says_how_to_s
     words = f"as of {time.strftime('%Y-%m-%d')} "
     for first, last in ((one, "%xpu_cluster last"), (two, "%xpu_cluster last"), (start, "%xpu_cluster status")):
         view: Any = views(first)
-        view.update(first)
-        time.sleep(0.3)
+        updated(shell, view, first)
         for text in map(str, (running := shell.display_pub.outputs[-1]["data"]).values()):
             assert words in text
             assert last in text
@@ -163,8 +168,7 @@ def test_whole_reports_stand_below_the_table_only_when_it_is_not_redrawn(shell: 
     called(views, one)
     two.status = "running"
     view: Any = views(two)
-    time.sleep(0.3)
-    view.update(two)
+    updated(shell, view, two)
     running = shell.display_pub.outputs[-1]["data"]["text/html"]
     assert "n_clusters=3" in running
     assert "<details" not in running
@@ -277,9 +281,7 @@ def test_a_notebook_gets_html_outputs(shell: Any) -> None:
     widgets.install(shell)
     outputs = shell.display_pub.outputs
     with progress.open(report(status="running")):
-        deadline = time.monotonic() + 120
-        while not outputs and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: outputs)
     assert [output["update"] for output in outputs] == [False, *[True] * (len(outputs) - 1)]
     assert "▶" in outputs[0]["data"]["text/html"]
     assert "✓" in outputs[-1]["data"]["text/html"]

@@ -47,7 +47,6 @@ __all__ = [
     "data_of",
     "give_computed",
     "give_rows",
-    "held_open",
     "keep_rows",
     "kind_of",
     "on_host",
@@ -215,6 +214,13 @@ class Data:
         self._task.show(doing="reading the rows")
         with self._task.transferring(), source.reading(self._task.comm.rank) as fill:
             yield fill
+
+    def read_columns(self, first: int, last: int) -> np.ndarray | None:
+        """Read some columns of the rows of all ranks; None, on all of them, unless one host's memory has these rows."""
+        if "rows" in vars(self) or self._source.keep is not None or self._task.engine.host.several:
+            return None
+        with self._task.transferring():
+            return self._source.read_columns(first, last)
 
     def parts(self) -> Iterator[tuple[Rows, Rows | None]]:
         """Yield this rank's rows with their targets for one pass, in one part or more, on the device.
@@ -484,13 +490,6 @@ def write_block(
             at += part.size * dtype.itemsize
     if target.number is not None:
         task.written.append(Written(target.number, begin, at - begin, None))
-
-
-@contextmanager
-def held_open(target: Target) -> Iterator[Target]:
-    """Keep the shared block of a result open, also if the process that created it ends."""
-    with SharedBlock.open(target.path, writable=True) as block:
-        yield replace(target, path=block.path)
 
 
 def pieces(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +15,7 @@ from mpi4py import MPI
 
 from xpulab.engine.comm import Communicator, Interrupted, PeerFailed
 from xpulab.engine.communicators import Communicators, told_by_rank_0
+from xpulab.engine.heartbeat import Heartbeat
 from xpulab.engine.host import Placement, host_of, show_board
 from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
@@ -24,7 +23,7 @@ from xpulab.engine.phases import Phases
 from xpulab.engine.registry import METRIC_NAMES, TASKS, look_for, register
 from xpulab.engine.torchrun import Torchrun
 from xpulab.engine.users_mpi.interruptible import WORLD
-from xpulab.engine.waiting import end_waits, ignore_interrupts
+from xpulab.engine.waiting import ignore_interrupts
 from xpulab.exceptions import NeverAnsweredError, error_fields
 from xpulab.kernels.kmeans.tune import MODE, Tuner
 from xpulab.kernels.rows import Fill, Rows
@@ -34,14 +33,12 @@ from xpulab.sharing.answers import LastCall, Reply, Status
 from xpulab.sharing.board import Board
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.descriptions import EngineDescription
-from xpulab.sharing.hangs import Watch
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.owner import tell_exits
 from xpulab.sharing.sources import Description, SharedArray, Source
 
 __all__ = ["ArrivedRows", "Engine", "Task", "this_engine", "warm_up", "warms_up"]
 
-HEARTBEAT = 0.5  # seconds between two heartbeats
 _IDLE = 1.0  # seconds without a task after which an engine does other work
 
 #: Keys of a task's result that its report shows. Other parts of the result may be large, and are not kept.
@@ -106,8 +103,8 @@ class Engine:
     helper : Helper or None
         The helper rank, if no engine runs on the notebook's host.
     communicators : Communicators
-    at_each_beat : callable
-        Called by the thread of the heartbeat.
+    heartbeat : Heartbeat
+        The thread that gives signs of life, and looks where a user's code is.
     torchrun : Torchrun or None
         torchrun's variables, for users' code; None in a script, which has those of the program that has started it.
     """
@@ -136,12 +133,10 @@ class Engine:
         self.communicators = Communicators(self.helper)
         self._stale = False
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
-        self._watched: tuple[Task, Watch] | None = None  # the user's code that runs
-        self.at_each_beat: Callable[[], None] = lambda: None
         self.record["pid"] = os.getpid()
         tell_exits(self._leave)
         self.record["launch_shape"] = f"none used yet, {self.tuner.summary}".encode()
-        threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
+        self.heartbeat = Heartbeat(self.board, self.rank)
         _engines[:] = [self]
 
     def describe(self) -> EngineDescription:
@@ -269,32 +264,9 @@ class Engine:
         if self.host.leads:
             show_board(folder, self.board.path, [self.rank, *self.host.followers])
 
-    def _beat(self) -> None:
-        leaving: Task | None = None
-        while True:
-            self.record["heartbeat"] = time.time()
-            if (watched := self._watched) is not None:
-                task, watch = watched
-                task.hopeless = watch.look()
-                before, leaving = leaving, task if task.is_over() else None
-                if watch.in_gloo and task is before is leaving:  # what gloo still moved would have ended it by now
-                    end_waits()
-            self.at_each_beat()
-            time.sleep(HEARTBEAT)
-
     def _leave(self, status: int) -> None:
         """Note on the board that a user's code leaves with this exit status."""
         self.record["left"] = 1 + status
-
-    @contextlib.contextmanager
-    def watched(self, task: Task) -> Iterator[None]:
-        """Open a context for a user's code, which ends with an error if this rank waits for ever."""
-        self._watched = task, Watch(lambda: self.board, self.rank, task.number).answer_signals()
-        try:
-            yield
-        finally:
-            self._watched = None
-            self.record["waits"] = 0
 
 
 @dataclass(frozen=True)

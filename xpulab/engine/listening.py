@@ -41,7 +41,7 @@ class Listener:
 
     def start(self) -> None:
         """Answer from now on, in the running event loop."""
-        self._engine.at_each_beat = self._look
+        self._engine.heartbeat.at_each = self._look
         asyncio.get_running_loop().add_reader(self._bell, self._answer)
 
     def _look(self) -> None:

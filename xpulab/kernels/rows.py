@@ -15,7 +15,7 @@ from xpulab.kernels.layout import BLOCK, arrange, lay_out
 from xpulab.kernels.runtime.device import Array, Device
 from xpulab.sharing.memory import SharedBlock
 
-__all__ = ["FEW", "SPAN", "Fill", "Rows", "copying", "read_pieces", "shift_for", "weighted"]
+__all__ = ["SPAN", "Fill", "Rows", "are_few", "copying", "read_pieces", "shift_for", "weighted"]
 
 #: Number of rows of a partial sum. A work-item adds at most this many numbers; then one work-item or the CPU adds the
 #: partial sums. So chains of additions are short, and their rounding error does not grow with the number of rows.
@@ -23,7 +23,7 @@ SPAN = 1024
 _READ_BYTES = 1 << 20  # that a thread reads at a time, and that its core's cache holds until they are laid out
 _READERS = 8  # threads that read at the same time
 _STREAM_BYTES = 8 << 20
-FEW = 1 << 16  #: Multiply-adds that one core does in about the time of a launch.
+_FEW = 1 << 16  # multiply-adds that one core does in about the time of a launch
 
 #: Fills an array with rows: called with the index of the first of them and with the array.
 Fill = Callable[[int, npt.NDArray[Any]], None]
@@ -161,7 +161,7 @@ class Rows:
             If the dtype is not one that the device computes with, or its memory is full.
         """
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
-        if device.shares_memory and 0 < n_samples * n_features <= FEW:
+        if device.shares_memory and are_few(n_samples, n_features):
             few = np.empty((n_samples, n_features), dtype)
             fill(0, few)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -279,7 +279,7 @@ class Rows:
         dtype, (n_samples, n_features) = device.check_dtype(dtype), shape
         if n_samples == 0 or n_features == 0:
             return cls.upload(device, np.empty(shape, dtype), sample_weight)
-        if device.shares_memory and n_samples * n_features <= FEW:
+        if device.shares_memory and n_samples * n_features <= _FEW:
             data = _laid_out(device, block.array(shape, dtype))
             return cls._of(device, data, n_samples, n_features, sample_weight)
         n_blocks = -(-n_samples // BLOCK)
@@ -311,12 +311,8 @@ class Rows:
         return -(-self.n_samples // SPAN)
 
     def are_few(self, k: int = 1) -> bool:
-        """Return whether the CPU passes over them, k numbers at a time, in less time than the launch of a kernel takes.
-
-        A launch takes 30 µs, and afterwards a thread of the CPU device uses the core for 0.15 ms more, while the ranks
-        meet.
-        """
-        return self.data.host is not None and 0 < self.n_samples * self.n_features * k <= FEW
+        """Return whether the CPU can pass over them, k numbers at a time, and takes less time than a kernel."""
+        return self.data.host is not None and are_few(self.n_samples, self.n_features, k)
 
     def columns_of_few(self) -> npt.NDArray[Any]:
         """Copy the columns of rows that `are_few`: (n_features, n_samples)."""
@@ -357,6 +353,16 @@ class Rows:
     def weights_or(self, other: Array) -> tuple[Array, np.int32]:
         """Return two arguments for kernels that read weights if there are any: the weights and 1, or an array and 0."""
         return (other, np.int32(0)) if self.sample_weight is None else (self.sample_weight, np.int32(1))
+
+
+def are_few(n_samples: int, n_features: int, k: int = 1) -> bool:
+    """Return whether the CPU passes over so many rows, k numbers at a time, in less time than a kernel takes.
+
+    A launch takes 30 µs, and afterwards a thread of the CPU device uses the core for 0.15 ms more, while the ranks
+    meet. Then the kernel computes whole blocks of rows: of 3 rows of 64 it takes 21 times as long as these.
+    """
+    padded = -(-n_samples // BLOCK) * BLOCK
+    return n_samples > 0 and n_samples * n_features * k * n_samples <= _FEW * padded
 
 
 def read_pieces(
@@ -420,7 +426,7 @@ def read_pieces(
 def _laid_out(device: Device, few: npt.NDArray[Any]) -> Array:
     """Copy a few rows (n, n_features) into blocks in memory that the CPU shares with the device, without a kernel."""
     (n, d), whole = few.shape, len(few) // BLOCK * BLOCK
-    data = device.empty(-(-n // BLOCK) * d * BLOCK, few.dtype)
+    data = device.recycled(-(-n // BLOCK) * d * BLOCK, few.dtype)
     assert data.host is not None
     blocks = data.host.reshape(-1, d, BLOCK)
     blocks[: whole // BLOCK] = few[:whole].reshape(-1, BLOCK, d).transpose(0, 2, 1)

@@ -103,14 +103,21 @@ def called_module(frame: FrameType) -> str:
 
     The object is that of a name, or of attributes of a name: the user's ``comm`` in ``comm.recv()``, or
     ``self.world`` in ``self.world.recv()``. The frame's variables have it. No code of the user runs for it, apart from
-    a property.
+    a property. An object that a call has just returned is taken for one of the function's module, as in
+    ``dist.irecv(rows).wait()``, and one of a list for what its first one is.
     """
-    names = _called(frame).split(".")
-    if len(names) < 2 or not all(map(str.isidentifier, names)):
+    text, _, _ = _called(frame).rpartition(".")
+    while text.endswith(")"):
+        text = _before_arguments(text)
+    text, item, _ = text.partition("[")
+    names = text.split(".")
+    if not all(map(str.isidentifier, names)):
         return ""
     owner: Any = frame.f_locals.get(names[0], frame.f_globals.get(names[0]))
-    for name in names[1:-1]:
+    for name in names[1:]:
         owner = getattr(owner, name, None)
+    if item and isinstance(owner, list | tuple):
+        owner = next(iter(owner), None)
     if type(owner).__module__ in ("builtins", "type"):
         return str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
     return type(owner).__module__

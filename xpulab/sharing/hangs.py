@@ -62,6 +62,7 @@ _WAITS_OF_TORCH = frozenset(
         "torch.distributed.nn.functional",
         "torch.distributed.utils",
         "torch.nn.parallel.distributed",
+        "xpulab.engine.torch.gloo",  # makes the connections of a new group
     }
 )
 #: Module and function that polls -> its variable with the moment since which it waits.
@@ -298,7 +299,7 @@ def _has_gloo() -> bool:
     dist: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if dist is None or not dist.is_initialized():
         return False
-    return any("gloo" in str(backend) for backend, _ in dist._world.pg_map.values())
+    return any("gloo" in str(config) for config in dist._world.pg_backend_config.values())
 
 
 def _woken(thread: int | None) -> int:

@@ -8,6 +8,7 @@ ranks only.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import operator
@@ -87,6 +88,12 @@ class Target(SharedArray):
 
     first: int = 0
     number: int | None = None
+
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[Target]:
+        """Keep the shared memory open, also if the process that created it ends."""
+        with SharedBlock.open(self.path, writable=True) as block:
+            yield dataclasses.replace(self, path=block.path)
 
 
 class Pickled(TypedDict):
@@ -174,6 +181,13 @@ class Source:
         """Return the shape of the rows of a rank."""
         return self.bounds[rank + 1] - self.bounds[rank], self.n_features
 
+    def read_columns(self, first: int, last: int) -> npt.NDArray[Any] | None:
+        """Read the columns from `first` up to, not including, `last` of all ranks' rows, if these are in memory.
+
+        No rank may have used the memory as its own before all have read. None for rows that are elsewhere.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class HandleRows(Source):
@@ -208,6 +222,15 @@ class SharedRows(Source):
     """Rows in shared memory: the paths of one block for each rank, which the rank may use as its own memory."""
 
     paths: list[str]
+
+    def read_columns(self, first: int, last: int) -> npt.NDArray[Any]:
+        """Copy columns of all blocks."""
+        found = np.empty((self.shape[0], last - first), self.dtype)
+        for rank, path in enumerate(self.paths):
+            with SharedBlock.open(path) as block:
+                rows = block.array(self.shape_of(rank), self.dtype)
+                found[self.bounds[rank] : self.bounds[rank + 1]] = rows[:, first:last]
+        return found
 
 
 @dataclass(frozen=True)
@@ -246,6 +269,14 @@ class ProcessRows(ReadRows):
         yield lambda first, part: self.memory.read(begin + first * self.row_bytes, part)
         self.memory.require_running()
 
+    def read_columns(self, first: int, last: int) -> npt.NDArray[Any]:
+        """Read columns, one row after the other."""
+        found = np.empty((self.shape[0], last - first), self.dtype)
+        for number, row in enumerate(found):
+            self.memory.read(number * self.row_bytes + first * self.dtype.itemsize, row)
+        self.memory.require_running()
+        return found
+
 
 @dataclass(frozen=True)
 class ResultRows(ReadRows):
@@ -258,6 +289,10 @@ class ResultRows(ReadRows):
         """Open a context in which the rows are copied from their mapping."""
         rows = self.array.open()[self.bounds[rank] : self.bounds[rank + 1]]
         yield lambda first, part: np.copyto(part, rows[first : first + len(part)])
+
+    def read_columns(self, first: int, last: int) -> npt.NDArray[Any]:
+        """Copy columns of the mapped rows."""
+        return self.array.open()[:, first:last].copy()
 
 
 @dataclass(frozen=True)

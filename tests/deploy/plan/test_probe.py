@@ -94,15 +94,15 @@ def test_driver_that_ends_the_process_is_an_error_with_its_status(driver: Path) 
 
 
 @pytest.mark.slow
-def test_driver_that_hangs_is_an_error_in_time_and_its_process_is_gone(driver: Path, tmp_path: Path) -> None:
+def test_driver_that_hangs_is_an_error_and_its_process_is_gone(driver: Path, tmp_path: Path) -> None:
     driver.write_text(
         "import os, sys, time\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
         "sys.stderr.write('i915: waiting\\n'); sys.stderr.flush()\n"
         "time.sleep(3600)\n"
     )
-    with pytest.raises(DeviceError, match=r"did not answer within 2 s; its last output: i915: waiting"):
-        probe(timeout=2)
+    with pytest.raises(DeviceError, match=r"did not answer within 6 s; its last output: i915: waiting"):
+        probe(timeout=6)
     assert not runs(int((tmp_path / "pid").read_text()))
 
 

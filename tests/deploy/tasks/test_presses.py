@@ -17,7 +17,7 @@ from xpulab.console.cells import CellInterrupted, run_cell
 from xpulab.deploy.tasks import exchange
 from xpulab.sharing.board import Board
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 #: Waits for the interrupt on all ranks. `{ready}` is there when all of them wait.
 WAIT = """

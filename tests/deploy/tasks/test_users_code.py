@@ -7,13 +7,13 @@ import io
 import os
 import re
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from strikes import acted_when, come_to, is_waiting, pressed_when
+from waiting import until
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
@@ -21,10 +21,22 @@ from xpulab.deploy.current import latest_cluster
 from xpulab.deploy.tasks import exchange
 from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("merged_lines")]
 
-LONG = "sum(range(10**11))"  # one call that does not check for signals
-SOME_SECONDS = "import time; any(map((time.monotonic() + 1.0).__lt__, iter(time.monotonic, None)))"
+#: Code for a cell that waits until a file exists.
+AWAIT = """
+import os, time
+until = time.monotonic() + 120
+while not os.path.exists({!r}):
+    assert time.monotonic() < until
+    time.sleep(0.01)
+"""
+STILL = "rank 0 is still in a call that cannot be interrupted"
+
+
+def deaf(begun: Path, ends: str) -> str:
+    """Return one call that does not check for signals: it makes a folder, and lasts until the iterable `ends` it."""
+    return f"any(itertools.chain(map(os.mkdir, [{str(begun)!r}]), {ends}))"
 
 
 @pytest.fixture(scope="module")
@@ -40,59 +52,43 @@ def engines(often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
     return often_lost.start()
 
 
-@contextmanager
-def after(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    timer = threading.Timer(seconds, act)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+@pytest.fixture
+def soon_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a message say after 0.3 s which ranks an interrupt does not end."""
+    monkeypatch.setattr(exchange, "_USERS_GRACE", 0.3)
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-class Screen(io.StringIO):
-    """Records the time at which each line was printed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moments: dict[str, float] = {}
-
-    def write(self, text: str) -> int:
-        self.moments.setdefault(text, time.monotonic())
-        return super().write(text)
-
-
-def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster) -> None:
-    screen = Screen()
-    with contextlib.redirect_stdout(screen):
-        run_cell(pair, "import time, os\nprint('first')\ntime.sleep(1)\nos.system('echo a child')\nprint('last')")
+def test_lines_come_while_the_cell_runs(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    """The cell goes on when its first line is shown, and later when the second one is."""
+    screen, first, second = io.StringIO(), tmp_path / "first", tmp_path / "second"
+    source = f"print('first'){AWAIT}os.system('echo a child'){AWAIT}print('last')".format(str(first), str(second))
+    with (
+        contextlib.redirect_stdout(screen),
+        acted_when(lambda: "first\n" in screen.getvalue(), first.touch),
+        acted_when(lambda: "a child\n" in screen.getvalue(), second.touch),
+    ):
+        run_cell(pair, source)
     assert screen.getvalue() == "[0-1] first\n[0-1] a child\n[0-1] last\n"
-    assert screen.moments["[0-1] last"] - screen.moments["[0-1] first"] > 0.8
 
 
-def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster) -> None:
-    screen = Screen()
-    source = """
-import logging, sys, threading, time
+def test_threads_are_heard_after_their_cell(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    screen, over = io.StringIO(), tmp_path / "over"
+    source = f"""
+import logging, os, sys, threading, time
 handler = logging.StreamHandler(sys.stdout)
 def later():
-    time.sleep(0.7)
+    while not os.path.exists({str(over)!r}):
+        time.sleep(0.01)
     print("of a thread")
-    handler.emit(logging.makeLogRecord({"msg": "of a log"}))
+    handler.emit(logging.makeLogRecord({{"msg": "of a log"}}))
 threading.Thread(target=later).start()
 print("of the cell")
 """
     with contextlib.redirect_stdout(screen):
         run_cell(pair, source)
         assert screen.getvalue() == "[0-1] of the cell\n"
-        deadline = time.monotonic() + 120
-        while screen.getvalue().count("\n") < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        over.touch()
+        until(lambda: screen.getvalue().count("\n") >= 3)
     assert screen.getvalue() == "[0-1] of the cell\n[0-1] of a thread\n[0-1] of a log\n"
 
 
@@ -109,7 +105,7 @@ def test_many_lines_are_kept_and_a_limit_is_said_while_the_cell_runs(
     for module in "xpulab.deploy.tasks.users_code", "xpulab.sharing.transcript":
         monkeypatch.setattr(f"{module}.LIMIT", 1000)
     run_cell(pair, "print('x' * 1000)")
-    # The lines of the ranks are one line, unless one rank prints half a second after the other.
+    # The lines of the ranks are one line, unless one rank prints later than the other.
     said = re.findall(r"rank (\S+) has printed 1000 B, the most that xpulab keeps of a rank's", capsys.readouterr().err)
     assert said in (["0-1"], ["0", "1"], ["1", "0"])
 
@@ -131,7 +127,7 @@ def test_a_function_has_the_comm_the_prints_and_the_stop_of_a_cell(
     capsys.readouterr()
     assert pair.run(both) == [({0, 1}, [2.0], 2, True)] * 2
     assert capsys.readouterr().out == "[0-1] hello\n"
-    with after(0.5, interrupt), pytest.raises(CellInterrupted, match=r"rank 0 was in line \d+"):
+    with pressed_when(lambda: is_waiting(pair)), pytest.raises(CellInterrupted, match=r"rank 0 was in line \d+"):
         pair.run(lambda here: here.comm.recv(source=0) if here.rank == 0 else None)
     run_cell(pair, "comm;")
     assert pair.run(both) == [({0, 1}, [2.0], 2, True)] * 2
@@ -145,7 +141,10 @@ print("before")
 if rank == 1:
     raise ValueError("the cause")
 import ctypes, os, time
-time.sleep(0.3)
+from xpulab.engine.engine import this_engine
+engine = this_engine()
+while engine.board.ranks["failed"][1] != engine.task.number:
+    time.sleep(0.01)
 os.write(1, b"said by a library\\n")
 ctypes.string_at(0)
 """
@@ -159,7 +158,7 @@ ctypes.string_at(0)
     assert "New engines were started; the variables of %%xpu cells and the rows" in message
     said = capsys.readouterr().out
     assert said.startswith("[0-1] before\n[0] said by a library\n[0] Fatal Python error: Segmentation fault")
-    assert "line 8 in <module>" in said
+    assert "line 11 in <module>" in said
     assert "xpulab/engine" not in said
     assert str(engines.last_output.text()) == said.rstrip("\n")
     logs = engines.logs()
@@ -168,20 +167,45 @@ ctypes.string_at(0)
     assert engines.run(lambda here: here.comm.allreduce(1)) == [2, 2]
 
 
-def test_a_second_stop_ends_the_engines_in_a_long_call(
-    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("soon_told")
+def test_a_stop_waits_for_a_long_call_to_return(
+    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exchange, "_USERS_GRACE", 0.3)
-    run_cell(engines, "kept = rank")
-    with after(0.3, interrupt), pytest.raises(CellInterrupted, match="rank 0 was in line 2: "):
-        run_cell(engines, f"print('so far')\nif rank == 0: {SOME_SECONDS}; kept = 7")
-    said = capsys.readouterr()
-    assert said.out == "[0-1] so far\n"
-    assert "rank 0 is still in a call that cannot be interrupted; the code ends when this call returns" in said.err
+    run_cell(engines, "import itertools, os\nkept = rank")
+    begun, told, returns = tmp_path / "begun", io.StringIO(), tmp_path / "returns"
+    came, have_come = come_to(tmp_path / "came", 1)
+    call = deaf(begun, f"map(os.access, itertools.repeat({str(returns)!r}), itertools.repeat(os.F_OK))")
+    with (
+        contextlib.redirect_stderr(told),
+        acted_when(lambda: STILL in told.getvalue(), returns.touch),
+        pressed_when(lambda: begun.exists() and have_come()),
+        pytest.raises(CellInterrupted, match="rank 0 was in line 2: "),
+    ):
+        run_cell(engines, f"print('so far')\nif rank == 0: {call}; kept = 7\nelse: {came}")
+    assert capsys.readouterr().out == "[0-1] so far\n"
+    assert f"{STILL}; the code ends when this call returns" in told.getvalue()
     assert run_cell(engines, "kept = kept + 1", out=["kept"]).values["kept"] == [1, 2]
 
-    with after(0.3, interrupt), after(1.5, interrupt), pytest.raises(EngineStuckError) as caught:
-        run_cell(engines, f"print('so far')\n1 / 0 if rank else {LONG}")
+
+@pytest.mark.usefixtures("soon_told")
+def test_a_second_stop_ends_the_engines_in_a_long_call(
+    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run_cell(engines, "import itertools, os")
+    begun, told = tmp_path / "begun", io.StringIO()
+
+    def both_are_there() -> bool:
+        assert engines.engines.board is not None
+        ranks = engines.engines.board.ranks
+        return begun.exists() and bool(ranks["failed"][1] == ranks["task"][0])
+
+    with (
+        contextlib.redirect_stderr(told),
+        pressed_when(lambda: STILL in told.getvalue()),
+        pressed_when(both_are_there),
+        pytest.raises(EngineStuckError) as caught,
+    ):
+        run_cell(engines, f"print('so far')\n1 / 0 if rank else {deaf(begun, 'iter(int, 1)')}")
     assert "rank 0 was in a call that cannot be interrupted, and all engines were ended at your second" in str(
         caught.value
     )
@@ -192,14 +216,24 @@ def test_a_second_stop_ends_the_engines_in_a_long_call(
 
 
 def test_a_rank_that_stands_still_in_a_users_code_is_named_and_may_go_on(
-    engines: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+    engines: xpulab.XPUCluster, tmp_path: Path
 ) -> None:
-    pid = engines.facts[1].pid
-    with after(0.3, lambda: os.kill(pid, signal.SIGSTOP)), after(3.0, lambda: os.kill(pid, signal.SIGCONT)):
-        assert run_cell(engines, "import time; time.sleep(1); x = comm.allreduce(1)", out=["x"]).values["x"] == [2, 2]
-    said = capsys.readouterr().err
-    assert said.count("rank 1 has stood still for 1 s") == 1
-    assert "the engines are ended 9 s from now" in said
+    pid, told, stopped = engines.facts[1].pid, io.StringIO(), tmp_path / "stopped"
+    came, have_come = come_to(tmp_path / "came")
+
+    def stop() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        stopped.touch()
+
+    with (
+        contextlib.redirect_stderr(told),
+        acted_when(have_come, stop),
+        acted_when(lambda: "from now" in told.getvalue(), lambda: os.kill(pid, signal.SIGCONT)),
+    ):
+        source = f"{came}{AWAIT.format(str(stopped))}x = comm.allreduce(1)"
+        assert run_cell(engines, source, out=["x"]).values["x"] == [2, 2]
+    assert told.getvalue().count("rank 1 has stood still for 1 s") == 1
+    assert "the engines are ended 9 s from now" in told.getvalue()
     assert engines.facts[1].pid == pid
 
 

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from xpulab.deploy.watch.utilisation import Utilisation, device_counters, share_of
 
 
+class Sampled(NamedTuple):
+    """The time before and after a sample, and that of processors that this process had used."""
+
+    began: float
+    computed: float
+    ended: float
+    done: float
+
+
+def sampled(use: Utilisation) -> Sampled:
+    began = time.monotonic(), time.process_time()
+    use.sample([0, 0])
+    return Sampled(*began, time.monotonic(), time.process_time())
+
+
 def test_a_process_that_computes_is_busy_and_one_that_sleeps_is_idle() -> None:
     use = Utilisation([os.getpid(), 0], [1, 1], [False, False])
-    use.sample([0, 0])
-    until = time.process_time() + 0.3
-    while time.process_time() < until:
+    clock = [sampled(use)]
+    while time.process_time() < clock[0].computed + 0.5:
         pass
-    use.sample([0, 0])
-    time.sleep(0.3)
-    use.sample([0, 0])
+    clock.append(sampled(use))
+    time.sleep(0.5)
+    clock.append(sampled(use))
     (busy, idle), elsewhere = use.samples
-    assert busy[1] > 2 * idle[1]
-    assert 0 <= idle[1] < busy[1] <= 1
+    for sample, (before, after) in zip((busy, idle), itertools.pairwise(clock), strict=True):
+        # The kernel counts in hundredths of seconds.
+        least, most = after.computed - before.done - 0.03, after.done - before.computed + 0.03
+        assert (
+            min(0.9, least / (after.ended - before.began)) <= sample[1] <= min(1, most / (after.began - before.ended))
+        )
     assert busy[2] > 1 << 20
     assert len(elsewhere) == 0  # nothing was told of this process of another host
 

@@ -44,7 +44,8 @@ def _decomposed(here: Any, X: np.ndarray, weights: Any, bounds: list[int], centr
     try:
         mine = slice(*bounds[here.task.comm.rank : here.task.comm.rank + 2])
         given = None if weights is None else weights[mine].astype(X.dtype)
-        rows = WideRows(here.task, X[mine].copy(), given, None, centre, len(X))
+        none = np.empty((bounds[here.task.comm.rank + 1] - bounds[here.task.comm.rank], 0), X.dtype)
+        rows = WideRows.exchanged(here.task, X[mine].copy(), given, none, centre, len(X))
         spectrum = rows.spectrum(exact=exact)
         right = None if spectrum is None else rows.right_vectors(spectrum)
         mean = rows.mean
@@ -107,3 +108,46 @@ def test_singular_values_and_right_vectors(data: st.DataObject, cluster: xpulab.
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(len(values)), atol=1e-12)
     np.testing.assert_allclose(right @ right.T, np.eye(len(values)), atol=1e-9)
     np.testing.assert_allclose((vectors * values) @ right, A, atol=1e5 * tiny)
+
+
+def _columns(here: Any, source: Any, weights: Any, targets: Any) -> Any:
+    """On an engine: return the columns of a data set, and what was exchanged and put onto the device for them."""
+    from xpulab.engine.algorithms.wide_rows import WideRows
+    from xpulab.engine.dataset import Data
+
+    exchanged: list[int] = []
+    exchange, comm = here.task.comm.exchange_rows, here.task.comm
+
+    def noting(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        exchanged.append(rows.nbytes)
+        found: np.ndarray = exchange(rows, counts)
+        return found
+
+    comm.exchange_rows = noting
+    try:
+        data = Data(here.task, source, weights, targets)
+        rows = WideRows.of(here.task, data, False)
+    finally:
+        comm.exchange_rows = exchange
+    return rows.rows, rows.own, rows.targets, rows.roots, exchanged, "rows" in vars(data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [40, 50_000], ids=["copied", "read"])
+def test_ranks_read_their_columns_where_the_rows_are(cluster: xpulab.XPUCluster, d: int, dtype: Any) -> None:
+    """Nothing is exchanged, and the device gets no row; neither is so for rows that the device has."""
+    n, random = 9, np.random.default_rng(0)
+    X, y, weights = (random.uniform(1, 2, size=shape).astype(dtype) for shape in ((n, d), (n, 2), n))
+    bounds = bounds_of(n, cluster.size, [0] * (cluster.size - 1) + [n])
+    handle, target_handle = (cluster.scatter(each, counts=np.diff(bounds).tolist()) for each in (X, y))
+    with cluster.outgoing() as outgoing:
+        beside, sent = outgoing.send(weights), (outgoing.send_rows(X, bounds), outgoing.send_rows(y, bounds))
+        for source, targets in (sent, (handle.source(cluster), target_handle.source(cluster))):
+            answers = cluster.run(_columns, source, beside, targets)
+            for rows, own, given_targets, roots, exchanged, on_device in answers:
+                np.testing.assert_array_equal(rows, X[:, own] * roots[:, None])
+                np.testing.assert_array_equal(given_targets, y * roots[:, None])
+                np.testing.assert_array_equal(roots, np.sqrt(weights.astype(float)))
+                assert on_device == (source not in sent)
+                assert source not in sent or exchanged == []
+            assert sorted(column for _, own, *_ in answers for column in range(own.start, own.stop)) == list(range(d))

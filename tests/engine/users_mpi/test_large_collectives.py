@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from typing import Any
 
 import pytest
+from strikes import is_waiting, pressed_when
 
 import xpulab
 from xpulab.console.cells import CellInterrupted, run_cell
@@ -96,14 +96,9 @@ def test_ranks_that_call_different_collectives_raise_an_error(pair: xpulab.XPUCl
 
 @pytest.mark.parametrize("waiting", ["comm.Allreduce(values, received)", "comm.Dup().Bcast(values)"])
 def test_ctrl_c_ends_a_meeting_to_which_one_rank_does_not_come(pair: xpulab.XPUCluster, waiting: str) -> None:
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(CellInterrupted, match=r"rank 0 was in line \d+: if rank == 0: comm"):
-            run_cell(pair, f"{_SETUP}if rank == 0: {waiting}\nelse: comm.recv(source=0)")
-    finally:
-        timer.cancel()
-        timer.join()
+    place = r"rank 0 was in line \d+: if rank == 0: comm"
+    with pytest.raises(CellInterrupted, match=place), pressed_when(lambda: is_waiting(pair)):
+        run_cell(pair, f"{_SETUP}if rank == 0: {waiting}\nelse: comm.recv(source=0)")
     assert run_cell(pair, "done = comm.allreduce(1)", out=["done"]).values["done"] == [2, 2]
 
 
@@ -132,8 +127,6 @@ found = came, set(received.tolist()), comm.allreduce(1)
 
 def test_ctrl_c_in_a_barrier_of_an_estimator_is_raised_when_the_reduction_has_ended(pair: xpulab.XPUCluster) -> None:
     def reduce(here: Any) -> tuple[bool, list[float], float]:
-        import os
-        import signal
 
         import numpy as np
 

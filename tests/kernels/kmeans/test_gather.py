@@ -27,12 +27,15 @@ def test_a_subset_has_the_rows_and_weights_in_their_order(device, n, d, m, dtype
 def test_batches_replace_each_other_and_end_with_weights_of_zero(device):
     X = RNG.normal(size=(3000, 5)).astype(np.float32)
     batches = Batches(Rows.upload(device, X, np.full(3000, 7.0)), 200)
-    for m in (200, 3, 64, 65, 200):
+    for m in (200, 3, 64, 5, 65, 3, 200):
         places = RNG.integers(3000, size=m)
         rows, _ = batches.take(places)
-        assert rows.n_samples == -(-m // BLOCK) * BLOCK
+        copied = m <= BLOCK and device.shares_memory  # by the CPU
+        assert rows.n_samples == (m if copied else -(-m // BLOCK) * BLOCK)
         np.testing.assert_array_equal(take(rows, np.arange(m)), X[places])
         np.testing.assert_array_equal(rows.weights_on_cpu(), np.arange(rows.n_samples) < m)
+        padding = device.fetch(rows.data).reshape(-1, 5, BLOCK)[-1, :, (m - 1) % BLOCK + 1 :]
+        np.testing.assert_array_equal(padding, 0)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

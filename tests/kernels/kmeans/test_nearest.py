@@ -67,21 +67,22 @@ def test_forty_iterations_of_lloyd(device, n, d, k, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_few_rows_have_the_labels_and_sums_of_the_kernel(device, dtype, weighted):
-    X, centers = data(150, 3, 20, dtype)
-    weights = np.random.default_rng(1).uniform(0.5, 2, 150) if weighted else None
-    rows, state = Rows.upload(device, X, weights), new_labels(device, 150)
-    assert rows.are_few(20) == device.shares_memory
+@pytest.mark.parametrize(("n", "d", "k"), [(150, 3, 20), (3, 20_000, 2), (16, 600, 3), (17, 600, 3), (70, 40, 20)])
+def test_few_rows_have_the_labels_and_sums_of_the_kernel(device, n, d, k, dtype, weighted):
+    X, centers = data(n, d, k, dtype)
+    weights = np.random.default_rng(1).uniform(0.5, 2, n) if weighted else None
+    rows, state = Rows.upload(device, X, weights), new_labels(device, n)
+    assert rows.are_few(k) == device.shares_memory
     sums, weight, changed = lloyd_step(rows, X[0], centers - X[0], state)
-    expected = new_labels(device, 150)
+    expected = new_labels(device, n)
     find_nearest(rows, X[0], centers - X[0], expected, again=False)
-    labels = labels_on_cpu(expected, 150)
-    np.testing.assert_array_equal(labels_on_cpu(state, 150), labels)
-    w = np.ones(150) if weights is None else weights
-    np.testing.assert_allclose(weight, np.bincount(labels, w, 20), rtol=1e-6)
-    added = np.stack([np.bincount(labels, w * column, 20) for column in (X - X[0]).astype(np.float64).T], axis=1)
+    labels = labels_on_cpu(expected, n)
+    np.testing.assert_array_equal(labels_on_cpu(state, n), labels)
+    w = np.ones(n) if weights is None else weights
+    np.testing.assert_allclose(weight, np.bincount(labels, w, k), rtol=1e-6)
+    added = np.stack([np.bincount(labels, w * column, k) for column in (X - X[0]).astype(np.float64).T], axis=1)
     np.testing.assert_allclose(sums, added, rtol=1e-5, atol=1e-5)
-    assert changed == 150
+    assert changed == n
     assert lloyd_step(rows, X[0], centers - X[0], state)[2] == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
 import subprocess
 import sys
 import threading
@@ -55,30 +56,36 @@ def run(factor: int, device: Device | None = None) -> float:
 
 
 @pytest.mark.parametrize("by_opencl", [True, False])
-def test_other_threads_run_while_a_program_is_compiled(by_opencl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_run_while_a_program_is_compiled(
+    own_folder: Path, by_opencl: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As the one that shows that the engine is alive.
     monkeypatch.setattr(Compiler, "serves", lambda queue: by_opencl)
     device = Device()
-    compiled = catalogue.find(next(each for each in lloyd.every_kernel() if "moves" in each.key))
-    beats = [time.monotonic()]
+    kernels = [catalogue.find(each) for each in lloyd.every_kernel() if "moves" in each.key]
+    beats: list[float] = []
     done = threading.Event()
 
     def beat() -> None:
         while not done.wait(1e-3):
             beats.append(time.monotonic())
 
+    def has_let_run(compiled: Any) -> bool:
+        """Whether no pause of the other thread was as long as half of the compilation, in which it ran often."""
+        shutil.rmtree(own_folder, ignore_errors=True)
+        started = time.monotonic()
+        program.build(device, "moves", compiled, 21)
+        ended = time.monotonic()
+        during = [moment for moment in beats if started < moment < ended]
+        return len(during) > 5 and max(np.diff([started, *during, ended])) < (ended - started) / 2
+
     thread = threading.Thread(target=beat)
     thread.start()
-    started = time.monotonic()
-    try:
-        program.build(device, "moves", compiled, 21)
+    try:  # on a busy machine the thread may get no core meanwhile, but not each time
+        assert any(map(has_let_run, kernels * 5))
     finally:
-        took = time.monotonic() - started
         done.set()
         thread.join()
-    assert len([beat for beat in beats if started < beat < started + took]) > 5
-    assert took > 0.02
-    assert max(np.diff(beats)) < took / 2
 
 
 def test_a_program_is_compiled_once(own_folder: Path, compilations: list[bytes]) -> None:

@@ -10,9 +10,9 @@ from datetime import datetime
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.sharing.transcript import CLEARS, SHOWN, shown
 
-__all__ = ["Line", "Merging", "merged", "stamp"]
+__all__ = ["HOLD", "Line", "Merging", "merged", "stamp"]
 
-_HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
+HOLD = 0.5  # seconds that a line waits for other ranks to print the same line
 _PER_SECOND = 10  # lines per second of a group of ranks that are shown in addition to the first ones
 
 
@@ -107,13 +107,13 @@ class Merging:
         self._say_versions(last=False)
         while waiting := {rank: lines for rank, lines in sorted(self._lines.items()) if lines}:
             oldest = min(lines[0][0] for lines in waiting.values())
-            before = time.monotonic() - _HOLD
+            before = time.monotonic() - HOLD
             shared = set(running) <= set(waiting) and len({lines[0][1] for lines in waiting.values()}) == 1
             if not last and oldest > before and not shared:
                 return  # a rank may still print the line of another one
             # Lines that were printed at about the same time are shown in the order of the ranks, so that the order is
             # the same in every run. A line that another rank has printed, too, waits for its other lines before it.
-            ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + _HOLD]
+            ready = [rank for rank, lines in waiting.items() if lines[0][0] <= oldest + HOLD]
             first = next((rank for rank in ready if not self._others(waiting, waiting[rank][0][1])), ready[0])
             self._pass_on(waiting, first, None if last else before)
         if last:

@@ -33,15 +33,17 @@ class Starting:
         self._looked = 0.0  # time of the last check
         self._odd: dict[tuple[int, str], float] = {}  # (pid, state) -> time since which the process is in that state
 
-    def lost(self, pids: Callable[[], Iterable[int]]) -> str:
+    def lost(self, pids: Callable[[], Iterable[int]], now: float | None = None) -> str:
         """Return what has happened to a rank: ``"an engine (pid 7) was stopped"``; "" if nothing has, or too early.
 
         Parameters
         ----------
         pids : callable
             Returns the pids of the ranks, and of programs that belong to them.
+        now : float, optional
+            The moment of the call; by default that of `time.monotonic`.
         """
-        now = time.monotonic()
+        now = time.monotonic() if now is None else now
         if now - self._looked < _LOOK:
             return ""
         self._looked = now

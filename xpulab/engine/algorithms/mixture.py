@@ -29,7 +29,7 @@ from xpulab.engine.algorithms.clustering.starts import start
 from xpulab.engine.algorithms.gaussians import Parameters, densities_of, is_full, parameters_of
 from xpulab.engine.algorithms.passes import rough_mean
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import Data, held_open, write_block
+from xpulab.engine.dataset import Data, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import kernels_for
@@ -453,7 +453,7 @@ def _fit(
 
 
 def _held(target: Target | None) -> Any:
-    return nullcontext() if target is None else held_open(target)
+    return nullcontext() if target is None else target.held_open()
 
 
 def _tables(rows: Rows | StreamedRows, parameters: Parameters, covariance_type: str) -> Iterator[np.ndarray]:

@@ -12,7 +12,6 @@ References
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -39,7 +38,7 @@ from xpulab.kernels.on_cpu.passing import products_in_passing
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project, projected
 from xpulab.kernels.row_passes import take
-from xpulab.kernels.rows import FEW, Rows
+from xpulab.kernels.rows import Rows, are_few
 from xpulab.kernels.scaling import binarised, centred, stretched
 from xpulab.kernels.streamed import RowsInParts, StreamedRows, changed, near_rows, parts_of
 from xpulab.sharing.answers import Moments, MomentsOfColumns, OwnRows, Products
@@ -265,7 +264,7 @@ def _own_products(
     On a CPU, rows in C order that are not on the device are added up as they are read, unless they are few.
     """
     device, targets, shape = task.device, data.targets, (data.n_own, data.n_features)
-    many = math.prod(shape) * (len(shift) + len(target_shift)) > FEW
+    many = data.n_own > 0 and not are_few(*shape, len(shift) + len(target_shift))
     in_passing = device.is_cpu and device.shares_memory and not data.by_columns and data.streamed is None
     if many and in_passing and not (precise and data.dtype == np.float32):
         with data.stream() as fill:

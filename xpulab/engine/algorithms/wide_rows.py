@@ -16,6 +16,7 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +75,15 @@ class WideRows:
     Parameters
     ----------
     task : Task
-    own : numpy.ndarray of shape (n, n_features), float32 or float64
-        This rank's rows.
-    weights : numpy.ndarray of shape (n,) or None
-        Their weights, on all ranks or none, in the dtype of the rows.
-    targets : numpy.ndarray of shape (n, n_targets) or None
-        In the dtype of the rows.
+    rows : numpy.ndarray of float64 of shape (n_samples, n_own)
+        All rows, with this rank's share of the columns. They are changed.
+    weights : numpy.ndarray of float64 of shape (n_samples,) or None
+    targets : numpy.ndarray of float64 of shape (n_samples, n_targets)
+        Weights and targets are those of all rows.
     centre : bool
         Whether to subtract means of columns and targets.
-    n_samples : int
-        Number of rows of all ranks.
+    n_features : int
+        Number of columns of all ranks.
 
     Attributes
     ----------
@@ -115,20 +115,17 @@ class WideRows:
     def __init__(
         self,
         task: Task,
-        own: npt.NDArray[Any],
-        weights: npt.NDArray[Any] | None,
-        targets: npt.NDArray[Any] | None,
+        rows: _Floats,
+        weights: _Floats | None,
+        targets: _Floats,
         centre: bool,
-        n_samples: int,
+        n_features: int,
     ) -> None:
-        self._task, self.comm, self._n_features = task, task.comm, own.shape[1]
-        self._bounds = np.arange(self.comm.size + 1) * self._n_features // self.comm.size
+        self._task, self.comm, self._n_features = task, task.comm, n_features
+        self._bounds = _bounds(task.comm, n_features)
         self.own = slice(*self._bounds[self.comm.rank : self.comm.rank + 2].tolist())
-        beside = [each for each in (None if weights is None else weights[:, np.newaxis], targets) if each is not None]
-        self.rows, given = _by_column(self.comm, own, beside, self._bounds, n_samples)
-        w, self.targets = np.ones(n_samples), given
-        if weights is not None:
-            w, self.targets = given[:, 0], given[:, 1:]
+        self.rows, self.targets = rows, targets
+        w = np.ones(len(rows)) if weights is None else weights
         self.roots, self.weight = np.sqrt(w), float(w.sum())
         self.target_mean = np.zeros(self.targets.shape[1])
         self.centred = centre and self.weight > 0
@@ -149,18 +146,52 @@ class WideRows:
 
     @classmethod
     def of(cls, task: Task, data: Data, centre: bool) -> WideRows:
-        """Return those of a data set, for which `few_rows` is true, with its weights and targets."""
+        """Return those of a data set, for which `few_rows` is true, with its weights and targets.
+
+        Ranks that can read all rows where they are read their own columns, and exchange none.
+        """
         weights, targets = data.sample_weight, data.targets
-        found = cls(
-            task,
-            _own_rows(task, data),
-            None if weights is None else weights.astype(data.dtype),
-            None if targets is None else on_host(targets, data.dtype),
-            centre,
-            data.n_samples,
-        )
+        weights = None if weights is None else weights.astype(data.dtype)
+        given = np.empty((data.n_own, 0), data.dtype) if targets is None else on_host(targets, data.dtype)
+        rows = data.read_columns(*_bounds(task.comm, data.n_features)[task.comm.rank : task.comm.rank + 2].tolist())
+        if rows is None:
+            found = cls.exchanged(task, _own_rows(task, data), weights, given, centre, data.n_samples)
+        else:
+            beside = _side_by_side(weights, given).astype(np.float64, copy=False)
+            every = _joined(task.comm, beside, np.diff(data.bounds))
+            found = cls(task, rows.astype(np.float64, copy=False), *_apart(weights, every), centre, data.n_features)
         data.require_finite(found.total)
         return found
+
+    @classmethod
+    def exchanged(
+        cls,
+        task: Task,
+        own: npt.NDArray[Any],
+        weights: npt.NDArray[Any] | None,
+        targets: npt.NDArray[Any],
+        centre: bool,
+        n_samples: int,
+    ) -> WideRows:
+        """Exchange rows of the ranks for columns of all of them.
+
+        Parameters
+        ----------
+        task : Task
+        own : numpy.ndarray of shape (n, n_features), float32 or float64
+            This rank's rows.
+        weights : numpy.ndarray of shape (n,) or None
+            Their weights, on all ranks or none, in the dtype of the rows.
+        targets : numpy.ndarray of shape (n, n_targets)
+            In the dtype of the rows.
+        centre : bool
+            Whether to subtract means of columns and targets.
+        n_samples : int
+            Number of rows of all ranks.
+        """
+        bounds = _bounds(task.comm, own.shape[1])
+        rows, every = _by_column(task.comm, own, _side_by_side(weights, targets), bounds, n_samples)
+        return cls(task, rows, *_apart(weights, every), centre, own.shape[1])
 
     def _empty_constant_columns(self) -> None:
         """Set columns to zero of which the subtraction has left nothing but the rounding of their mean."""
@@ -250,15 +281,11 @@ class WideRows:
     def of_all_columns(self, own: _Floats) -> _Floats | None:
         """Return the entries of all columns on rank 0, of which each rank has those of its own: (n_features, ...)."""
         widths, shape = np.diff(self._bounds), (self._n_features, *own.shape[1:])
-        padded = np.zeros((int(widths.max()), *own.shape[1:]))
-        if self.comm.size * padded.nbytes > FEW:
+        if self.comm.size * int(widths.max()) * math.prod(shape[1:]) * own.itemsize > FEW:
             joined = self.comm.gather_blocks(np.ascontiguousarray(own).ravel())
             return None if joined is None else joined.reshape(shape)
-        padded[: len(own)] = own
-        every = self.comm.allgather_arrays(padded.ravel()).reshape(self.comm.size, *padded.shape)
-        if self.comm.rank:
-            return None
-        return np.concatenate([part[:width] for part, width in zip(every, widths, strict=True)])
+        every = _joined(self.comm, own, widths)
+        return None if self.comm.rank else every
 
     def _sum(self, own: _Floats) -> _Floats | None:
         """Return the sum over the ranks on rank 0; few numbers take one exchange among all of them."""
@@ -344,28 +371,48 @@ def _own_rows(task: Task, data: Data) -> npt.NDArray[Any]:
     return on_host(data.rows, data.dtype)
 
 
+def _bounds(comm: Communicator, n_features: int) -> npt.NDArray[np.int64]:
+    """Return the bounds of each rank's columns."""
+    return np.arange(comm.size + 1) * n_features // comm.size
+
+
+def _side_by_side(weights: npt.NDArray[Any] | None, targets: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the weights of rows, if there are any, and their targets: (n, 1 + n_targets)."""
+    return targets if weights is None else np.column_stack([weights, targets])
+
+
+def _apart(weights: npt.NDArray[Any] | None, every: _Floats) -> tuple[_Floats | None, _Floats]:
+    """Return weights and targets again, of all rows, if there are `weights`."""
+    return (None, every) if weights is None else (every[:, 0], every[:, 1:])
+
+
+def _joined(comm: Communicator, own: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return few entries of all ranks, of which each knows the numbers, one after the other in one exchange."""
+    padded = np.zeros((int(lengths.max()), *own.shape[1:]), own.dtype)
+    padded[: len(own)] = own
+    every = comm.allgather_arrays(padded.ravel()).reshape(comm.size, *padded.shape)
+    return np.concatenate([part[:length] for part, length in zip(every, lengths, strict=True)])
+
+
 def _by_column(
     comm: Communicator,
     own: npt.NDArray[Any],
-    beside: list[npt.NDArray[Any]],
+    beside: npt.NDArray[Any],
     bounds: npt.NDArray[np.int64],
     n_samples: int,
 ) -> tuple[_Floats, _Floats]:
     """Exchange rows for columns bounds[rank] to bounds[rank + 1] of all rows, in float64.
 
-    The arrays `beside`, with numbers of each row in the same dtype, go to all ranks, and are returned side by side.
+    The array `beside`, with numbers of each row in the same dtype, goes to all ranks.
     """
-    m, extra = len(own), sum(each.shape[1] for each in beside)
+    m, extra = beside.shape
     if comm.size == 1:
-        given = np.hstack(beside) if beside else np.empty((m, 0))
-        return own.astype(np.float64, copy=False), given.astype(np.float64, copy=False)
+        return own.astype(np.float64, copy=False), beside.astype(np.float64, copy=False)
     packed, at = np.empty((own.size + comm.size * m * extra, 1), own.dtype), 0
     for first, last in itertools.pairwise(bounds.tolist()):
         size = m * (last - first + extra)
         part = packed[at : at + size].reshape(m, last - first + extra)
-        part[:, : last - first] = own[:, first:last]
-        if beside:
-            np.concatenate(beside, axis=1, out=part[:, last - first :])
+        part[:, : last - first], part[:, last - first :] = own[:, first:last], beside
         at += size
     width = int(np.diff(bounds)[comm.rank])
     found = comm.exchange_rows(packed, m * (np.diff(bounds) + extra)).reshape(n_samples, width + extra)

@@ -89,7 +89,7 @@ def answer_of(task: Task, transcript: str, code: Callable[[], UsersResult]) -> U
                 users_code(),
                 watched_by(task.check_peers, task.cancelled, functools.partial(_note_heard, task)),
                 _signals_sent(task),
-                task.engine.watched(task),
+                task.engine.heartbeat.watching(task),
             ):
                 try:
                     answer.update(code())
@@ -143,7 +143,7 @@ def _is_rank(task: Task) -> bool:
 
 def _cause(task: Task, error: RuntimeError) -> BaseException:
     """Return the exception that a library in C++ has made `error` of, or for which gloo's connections were closed."""
-    if is_of_gloo(error):
+    if is_of_gloo(error) or type(error).__name__ == "DistNetworkError":
         try:
             task.check_peers()
         except (NeverAnsweredError, PeerFailed) as cause:

@@ -1,7 +1,8 @@
 """Ends calls of PyTorch's backend gloo that wait for other ranks, which gloo itself has no means for.
 
-A call that waits raises a RuntimeError as soon as a connection of its process group is closed. So the connections that
-gloo makes with a process group are noted, and are closed where nothing else ends the wait. The group is of no use then.
+A call that waits raises a RuntimeError as soon as a connection of its process group is closed, or that to the store in
+which the ranks meet for a new group. So the connections that gloo makes with a process group are noted, with those to
+the store, and are closed where nothing else ends the wait. The group is of no use then.
 Connections that gloo makes later, as it does with ``TORCH_GLOO_LAZY_INIT=1``, are not known.
 """
 
@@ -11,32 +12,42 @@ import contextlib
 import functools
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 
 from xpulab.engine.waiting import ended_by
 
-__all__ = ["close_connections", "note_connections"]
+__all__ = ["close_connections", "note_connections", "noting"]
 
 _noted: dict[int, str] = {}  # descriptor of each socket that came with a process group, and the socket's own number
 
 
 def note_connections() -> None:
     """Note the connections of each process group of gloo from now on, and have `end_waits` close them."""
+    ended_by(close_connections)
     if not dist.is_gloo_available():
         return
-    ended_by(close_connections)
     kind: Any = dist.ProcessGroupGloo
     connect = kind.__init__
 
     @functools.wraps(connect)
-    def noting(self: Any, *args: Any, **options: Any) -> None:
-        before = _sockets()
-        connect(self, *args, **options)
-        _noted.update(_sockets().items() - before.items())
+    def connect_noted(self: Any, *args: Any, **options: Any) -> None:
+        with noting():
+            connect(self, *args, **options)
 
-    kind.__init__ = noting
+    kind.__init__ = connect_noted
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[None]:
+    """Open a context that notes the connections that are made in it, as to a store."""
+    before = _sockets()
+    try:
+        yield
+    finally:
+        _noted.update(_sockets().items() - before.items())
 
 
 def close_connections() -> None:

@@ -86,7 +86,8 @@ def _met(torchrun: Torchrun, url: str, timeout: datetime.timedelta) -> tuple[Any
     _await(lambda: _listens(torchrun.place), deadline, f"rank 0 at {torchrun.place}")
     asked = {name: value for name, (value, *_) in parse_qs(urlparse(url).query).items()}
     rank, size = (int(asked.get(name.lower(), os.environ.get(name, -1))) for name in ("RANK", "WORLD_SIZE"))
-    whole = dist.TCPStore(*torchrun.place, size, False, timeout, False)
+    with gloo.noting():
+        whole = dist.TCPStore(*torchrun.place, size, False, timeout, False)
     store = dist.PrefixStore(_next(torchrun), whole)
     store.add("arrived", 1)
     _await(lambda: store.add("arrived", 0) >= size, deadline, f"all of {size} ranks")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from xpulab.engine.engine import this_engine
 from xpulab.engine.torch.choice import Choice, Found, chosen
+from xpulab.engine.torch.gloo import noting
 from xpulab.engine.torch.group import NAME, reachable, register
 from xpulab.engine.torchrun import INTERFACE, Port, address_of
 from xpulab.engine.users_mpi.interruptible import WORLD
@@ -121,4 +122,5 @@ def _store(ranks: list[int], rank: int) -> Any:
     port = Port(address_of(os.environ.get(INTERFACE, ""))) if rank == 0 else None
     served = {} if port is None else {"wait_for_workers": False, "master_listen_fd": port.listening()}
     place = comm.bcast(port and port.place)
-    return dist.TCPStore(*place, len(ranks), rank == 0, _TIMEOUT, **served)
+    with noting():
+        return dist.TCPStore(*place, len(ranks), rank == 0, _TIMEOUT, **served)

@@ -79,7 +79,7 @@ def iterations(
         The labels that the last iteration has changed.
     """
     (k, d), dtype, data = centers.shape, rows.dtype, rows.data.pointer
-    most = min(most, max(1, _AT_ONCE // (rows.n_samples * k * d)))
+    most = min(most, max(1, _AT_ONCE // (rows.n_blocks * BLOCK * k * d)))
     middle, centers = rows.shift_or_zero(shift), np.array(centers, dtype, order="C")
     totals, room, moved = np.empty((k, d + 1)), np.empty(k + 3 * BLOCK, dtype), np.empty_like(centers)
     course, ended = np.empty(2 * most + 1), np.empty(2)

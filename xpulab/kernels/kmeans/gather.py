@@ -1,7 +1,7 @@
 """Copies rows of any indices into blocks: a part of the rows, or batch after batch.
 
 A batch has as many blocks as its rows need. The rest of its last block has the weight zero, so that launches, which
-know the number of rows, can be repeated for batches of the same number of blocks.
+know the number of rows, can be repeated for batches of the same number of blocks. Few rows are copied by the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from xpulab.kernels.kmeans.nearest import Labels, new_labels
 from xpulab.kernels.language import Kernel, index, kernel
 from xpulab.kernels.layout import BLOCK
-from xpulab.kernels.rows import Rows
+from xpulab.kernels.row_passes import take
+from xpulab.kernels.rows import Rows, are_few
 from xpulab.kernels.runtime.device import Device
 from xpulab.kernels.runtime.launch import Prepared, launch, prepare
 
@@ -116,6 +117,8 @@ class Batches:
         self._weights = device.empty(-(-most // BLOCK) * BLOCK, rows.dtype)
         self._chosen = device.empty(most + 1, np.int64)
         self._known: dict[int, tuple[Prepared, Rows, Labels]] = {}
+        self._few: Labels | None = None  # for few rows
+        self._written = BLOCK  # rows of the first block that may not be zeros
 
     def take(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Labels]:
         """Return the rows of these indices as a batch, and labels for it.
@@ -128,10 +131,12 @@ class Batches:
         Returns
         -------
         rows : Rows
-            Rows of weight 1, and up to a whole block rows of weight zero.
+            Rows of weight 1, and up to a whole block rows of weight zero, unless they are few.
         labels : Labels
         """
-        n_blocks = -(-len(indices) // BLOCK)
+        if self._rows.data.host is not None and len(indices) <= BLOCK and are_few(len(indices), self._rows.n_features):
+            return self._taken_by_cpu(indices)
+        self._written, n_blocks = BLOCK, -(-len(indices) // BLOCK)
         known = self._known.get(n_blocks)
         if known is None:
             known = self._known[n_blocks] = self._prepared(n_blocks)
@@ -139,6 +144,18 @@ class Batches:
         self._rows.device.store(_numbered(indices), self._chosen)
         gather()
         return rows, labels
+
+    def _taken_by_cpu(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Labels]:
+        device, d, n = self._rows.device, self._rows.n_features, len(indices)
+        data, found = self._data.part(0, d * BLOCK), take(self._rows, indices)
+        assert data.host is not None
+        device.wait()
+        block = data.host.reshape(d, BLOCK)
+        block[:, :n], block[:, n : self._written] = found.T, 0
+        self._written = n
+        if self._few is None:
+            self._few = new_labels(device, BLOCK)
+        return Rows(device, data, n, d, None), self._few
 
     def _prepared(self, n_blocks: int) -> tuple[Prepared, Rows, Labels]:
         device, d = self._rows.device, self._rows.n_features

@@ -13,6 +13,7 @@ from xpulab.kernels.on_cpu.host_functions import finish, host_function, inlined
 __all__ = ["inertia_of_few", "lloyd_of_few", "nearest_of_few", "potentials_of_few", "seed_of_few"]
 
 _BLOCK = 64  # `xpulab.kernels.layout.BLOCK`, whose module this one cannot import
+_SOME = 16  # rows of a block up to which the others, which are zeros, are not compared with centres
 
 
 @host_function("T* i8 i8 T* T* i8 T* i8 T* i4* f8* -> f8")
@@ -28,6 +29,7 @@ def nearest_of_few(data, n, d, shift, centers, k, weights, weighted, room, label
         room[3 * _BLOCK + j] = norm
     for block in range((n + _BLOCK - 1) // _BLOCK):
         first = block * d * _BLOCK
+        there = min(_BLOCK, n - block * _BLOCK)
         for i in range(_BLOCK):
             room[i] = np.inf
             room[2 * _BLOCK + i] = 0
@@ -35,16 +37,23 @@ def nearest_of_few(data, n, d, shift, centers, k, weights, weighted, room, label
             norm = room[3 * _BLOCK + j]
             for i in range(_BLOCK):
                 room[_BLOCK + i] = norm
-            for f in range(d):
-                middle = shift[f]
-                c = -2 * centers[j * d + f]
-                for i in range(_BLOCK):
-                    room[_BLOCK + i] += (data[first + f * _BLOCK + i] - middle) * c
+            if there <= _SOME:
+                for f in range(d):
+                    middle = shift[f]
+                    c = -2 * centers[j * d + f]
+                    for i in range(there):
+                        room[_BLOCK + i] += (data[first + f * _BLOCK + i] - middle) * c
+            else:
+                for f in range(d):
+                    middle = shift[f]
+                    c = -2 * centers[j * d + f]
+                    for i in range(_BLOCK):
+                        room[_BLOCK + i] += (data[first + f * _BLOCK + i] - middle) * c
             for i in range(_BLOCK):
                 nearer = room[_BLOCK + i] < room[i]
                 room[i] = room[_BLOCK + i] if nearer else room[i]
                 room[2 * _BLOCK + i] = j if nearer else room[2 * _BLOCK + i]
-        for i in range(min(_BLOCK, n - block * _BLOCK)):
+        for i in range(there):
             row = block * _BLOCK + i
             new = np.int32(room[2 * _BLOCK + i])
             if labels[row] != new:

@@ -28,14 +28,14 @@ from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.algorithms.clustering.scalable import ROUNDS
 from xpulab.engine.algorithms.clustering.starts import start
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import PassedRows, held_open, kind_of, pieces, rows_of, weights_of, write_block
+from xpulab.engine.dataset import PassedRows, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Task, warms_up
 from xpulab.engine.hosts.helper import SentCheckpoint
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans import dense, few
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.on_cpu.host import finish, move_centers
-from xpulab.kernels.rows import FEW, Rows
+from xpulab.kernels.rows import Rows, are_few
 from xpulab.kernels.runtime.launch import build_together
 from xpulab.sharing.answers import Found, OwnRows
 from xpulab.sharing.checkpoint import Checkpoint
@@ -375,7 +375,7 @@ def _kmeans_fit(
 ) -> dict[str, Any]:
     kernels, dtype, n_features = kind_of(task, source)
     bounds, k = source.bounds, parameters["n_clusters"]
-    together = kernels is dense and bounds[-1] * n_features * k <= FEW and task.engine.tuner.mode != "all"
+    together = kernels is dense and are_few(bounds[-1], n_features, k) and task.engine.tuner.mode != "all"
     if not together:
         first = kernels.first_kernels(
             task.device, dtype, n_features, k, parameters["init"] == "k-means++", weights is not None
@@ -390,7 +390,7 @@ def _kmeans_fit(
             return _fitted(task, rows, bounds, sample_weight, random, kept, **parameters)
 
     # Keep the shared memory open, because the notebook may end before the fit does.
-    with held_open(target) as target:
+    with target.held_open() as target:
         if together and isinstance(rows, Rows):
             result, labels, stopped = on_rank_0(task, rows, bounds, sample_weight, fitted)
         else:

@@ -26,7 +26,7 @@ from xpulab.engine.algorithms.clustering.kmeans import parts
 from xpulab.engine.algorithms.clustering.problem import Problem
 from xpulab.engine.algorithms.encoding import chosen_of
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import Data, PassedRows, held_open, kind_of, rows_of, weights_of, write_block
+from xpulab.engine.dataset import Data, PassedRows, kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
@@ -358,7 +358,7 @@ def _fit(
     draws = Draws(problem, total)
     with (
         task.checkpoint(checkpoint) if task.comm.rank == 0 else nullcontext() as kept,
-        held_open(target) if target is not None else nullcontext() as target,
+        target.held_open() if target is not None else nullcontext() as target,
     ):
         keep = kept.write if kept is not None else lambda state: None
         try:

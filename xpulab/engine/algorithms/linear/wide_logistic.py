@@ -130,7 +130,8 @@ def wide_problem(problem: Problem) -> WideProblem | None:
     n_samples = sum(comm.allgather(rows.n_samples))
     if not few(n_samples, rows.n_features):
         return None
-    wide = WideRows(problem.task, on_host(rows, rows.dtype), None, None, False, n_samples)
+    none = np.empty((rows.n_samples, 0), rows.dtype)
+    wide = WideRows.exchanged(problem.task, on_host(rows, rows.dtype), None, none, False, n_samples)
     spectrum = wide.spectrum()
     if spectrum is None:
         return None
