@@ -135,7 +135,7 @@ def test_a_cluster_has_the_last_report_and_resumes_the_fit_that_was_stopped(on_p
     assert on_pair.last() is km.report_
     on_pair.interrupted = None
     with pytest.raises(NotFittedError, match="no fit that could go on was interrupted on this cluster"):
-        on_pair.resume()
+        xpulab.interrupted()
     on_pair.interrupted = Stopped()
-    assert on_pair.resume() == "resumed"
+    assert xpulab.interrupted().resume() == "resumed"
     on_pair.interrupted = None

@@ -53,8 +53,42 @@ def test_the_contracts_name_every_part_of_the_package() -> None:
     named = {name for each in contracts for line in each.get("layers", ()) for name in line.split(" : ")}
     named |= {name for each in contracts for name in each.get("forbidden_modules", ())}
     parts = {f"xpulab.{module.split('.')[0]}" for module, _ in modules()}
-    parts |= {f"xpulab.{'.'.join(module.split('.')[:2])}" for module, _ in modules() if module.startswith("deploy.")}
+    inner = ("deploy.", "engine.")
+    parts |= {f"xpulab.{'.'.join(module.split('.')[:2])}" for module, _ in modules() if module.startswith(inner)}
     assert {part for part in parts if not any(f"{name}.".startswith(f"{part}.") for name in named)} == set()
+
+
+#: Parts below clusters, whose modules import no module of the package by a string.
+BELOW = ("caching", "checks", "csr", "data", "report", "scanning", "sharing", "tables")
+
+
+@pytest.mark.slow
+def test_imports_by_a_string_close_no_circle() -> None:
+    """import-linter sees import statements only."""
+    imported: dict[str, set[str]] = {}
+    by_string: set[tuple[str, str]] = set()
+    for module, path in modules():
+        name, names = f"xpulab.{module}", set[str]()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                text = ast.unparse(node.args[0]).strip("f'")
+                by_string |= {(name, text)} if text.startswith("xpulab") else set()
+        imported[name] = names | {target for source, target in by_string if source == name}
+    assert {source for source, _ in by_string if source.split(".")[1] in BELOW} == set()
+
+    def reached(start: str) -> set[str]:
+        found, left = set[str](), [start]
+        while left:
+            new = imported.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    assert {(source, target) for source, target in by_string if source in reached(target)} == set()
 
 
 @pytest.mark.slow

@@ -126,9 +126,9 @@ def test_an_error_is_its_message_and_no_traceback(shell: Any, capsys: pytest.Cap
 def test_a_detached_cluster_has_a_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xpulab.XPUCluster, "start", lambda cluster: cluster)
     lab = magic(shell, "start -n 2 --detach --name lab")
-    assert (lab.n, lab.detached, lab.name) == (2, True, "lab")
+    assert (lab.options.n, lab.options.detach, lab.options.name) == (2, True, "lab")
     alone = magic(shell, "start")
-    assert (alone.detached, alone.name) == (False, None)
+    assert (alone.options.detach, alone.options.name) == (False, None)
     monkeypatch.setattr(xpulab.XPUCluster, "attach", lambda name: SimpleNamespace(name=name))
     assert magic(shell, "attach lab").name == "lab"
     assert magic(shell, "attach").name is None

@@ -1,4 +1,4 @@
-"""What joblib's cache, as in ``Pipeline(memory=folder)``, has of rows on the engines: never the rows.
+"""joblib's cache, as in ``Pipeline(memory=folder)``, keeps no rows that are on the engines.
 
 As an argument of a cached function, a handle stands for its rows by its digest. As a result, it is cached as the fitted
 estimator that has computed it and the digest of the rows that this got: when a step of a pipeline gets the same rows

@@ -240,7 +240,7 @@ class XPUMagics(Magics):
         parser.command(
             commands,
             "resume",
-            lambda _: current_cluster().resume(),
+            lambda _: current_cluster().stopped().resume(),
             "go on with the fit that was interrupted last, and return its estimator",
         )
         last = parser.command(commands, "last", _last, "show the report of the last fit or predict")
@@ -263,9 +263,10 @@ class XPUMagics(Magics):
             return XPUCluster(**given(arguments)).start()
         engines = counted(running.size, "engine")
         if wanted := _changes(arguments, running):
+            devices = running.options.devices or "all devices"
             raise ClusterError(
-                f"a cluster of {engines} is already running on {running.device_filter or 'all devices'}; to start one "
-                f"with {wanted}, type: %{_NAME} stop, and then %{_NAME} start {wanted}"
+                f"a cluster of {engines} is already running on {devices}; to start one with {wanted}, "
+                f"type: %{_NAME} stop, and then %{_NAME} start {wanted}"
             )
         print(f"a cluster of {engines} is already running; it was returned.")
         return running

@@ -110,9 +110,13 @@ class Named(Listed, metaclass=_ListedClass):
     IPython's tracebacks do not say this by themselves.
     """
 
+    #: Names that users may look for -> where they are.
+    _elsewhere: ClassVar[Mapping[str, str]] = {}
+
     if not TYPE_CHECKING:  # mypy would take every attribute as one that exists
 
         def __getattr__(self, name: str) -> NoReturn:
-            near = "" if name.startswith("_") else meant(name, [each for each in dir(self) if each[0] != "_"])
+            known = [each for each in dir(self) if each[0] != "_"]
+            near = "" if name.startswith("_") else meant(name, known, self._elsewhere)
             # Without the object, Python does not add its own suggestion to the message.
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}", name=name)

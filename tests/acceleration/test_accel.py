@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import joblib
 import numpy as np
@@ -28,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 import xpulab
 from xpulab.acceleration import Acceleration, active
 from xpulab.acceleration._registry import methods, pairs
-from xpulab.exceptions import NoClusterError, UsageError
+from xpulab.exceptions import NoClusterError, UsageError, XpulabWarning
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(600, 4)) + RANDOM.integers(0, 3, size=(600, 1)) * 4
@@ -244,6 +245,29 @@ def test_errors_of_bad_input_are_scikit_learns(on: Acceleration) -> None:
     with pytest.raises(ValueError, match="Input X contains NaN") as theirs:
         KMeans(2).fit(bad)
     assert str(ours.value) == str(theirs.value)
+
+
+class Faulty(xpulab.cluster.KMeans):
+    """Has a fault."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        return len(self.n_clusters)
+
+
+def test_a_fault_of_xpulab_is_a_warning_and_a_refusal_is_none(on_pair: xpulab.XPUCluster) -> None:
+    """Where scikit-learn raises an error, too, the arguments were wrong, and its error is all."""
+    with mock.patch.dict(pairs(), {KMeans: Faulty}), xpulab.accel(least=0) as acceleration:
+        said = r"^KMeans\.fit of xpulab raised TypeError: object of type 'int' has no len\(\) \(.*\.py:\d+\), and"
+        with pytest.warns(XpulabWarning, match=said) as warned:
+            assert KMeans(2, random_state=0).fit(X).labels_.shape == (600,)
+        assert warned[0].filename == __file__
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            KMeans(2).fit(np.full_like(X, np.nan))
+        assert ran(acceleration) == [("KMeans.fit", False)] * 2
+    with xpulab.accel(least=0) as acceleration:
+        KMeans(2, algorithm="elkan", random_state=0).fit(sparse.csr_matrix(X))  # a warning would be an error here
+        NearestNeighbors(metric="canberra").fit(X)
+        assert ("NearestNeighbors.fit", False) in ran(acceleration)
 
 
 def test_a_refusal_draws_no_random_numbers(on: Acceleration) -> None:

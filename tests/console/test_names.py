@@ -48,7 +48,7 @@ def kernel(started: tuple[Kernel, list[str]]) -> Kernel:
 #: What a user types before Tab -> some names that Tab then offers, and some that it does not.
 OFFERED = {
     "c.": (
-        "activate devices display facts handles last last_report load_npy logs plan pull push release restart resume "
+        "activate devices display facts handles last last_report load_npy logs options plan pull push release restart "
         "run scatter size start status stop stop_call warnings"
     ),
     "rows.": "counts dtype gather name nbytes ndim shape",
@@ -68,9 +68,9 @@ OFFERED = {
     "XPUCluster.": "attach devices pull push scatter start stop",
 }
 HIDDEN = {
-    "c.": "call engines entries known_as life made_handle options outgoing planning receive rows tasks variables",
-    "xpulab.XPUCluster.": "call engines entries known_as life made_handle options receive release_with tasks variables",
-    "XPUCluster.": "call engines entries known_as life made_handle options receive release_with tasks variables",
+    "c.": "call engines entries known_as life made_handle outgoing planning receive rows tasks variables",
+    "xpulab.XPUCluster.": "call engines entries known_as life made_handle receive release_with tasks variables",
+    "XPUCluster.": "call engines entries known_as life made_handle receive release_with tasks variables",
     "km.": "sklearn_class",
     "report.": "display finish lasting span step",
     "xpulab.exceptions.": "annotations Any contextlib error_fields",

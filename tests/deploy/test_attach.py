@@ -159,7 +159,7 @@ def test_a_fit_outlives_its_notebook_and_the_next_one_sees_it(orphan: xpulab.XPU
     _, status, messages, report = orphan.seen  # type: ignore[attr-defined]
     assert [engine.state for engine in status.engines] == ["KMeans.fit", "KMeans.fit"]
     assert status.engines[0].iteration >= 1  # shown every 50 ms, and the engines stand still
-    assert f"xpulab cluster {orphan.name}: running, 2 engines" in str(status)
+    assert f"xpulab cluster {orphan.options.name}: running, 2 engines" in str(status)
     assert "detached" in str(status)
     assert any("waiting for KMeans.fit of process" in message and "iteration" in message for message in messages)
     assert report is not None
@@ -200,13 +200,13 @@ def test_handles_are_listed_by_name_and_stay(orphan: xpulab.XPUCluster) -> None:
 
 def test_an_attached_cluster_is_like_a_started_one(orphan: xpulab.XPUCluster) -> None:
     assert orphan.run(lambda task: task.comm.allgather(task.comm.rank)) == [[0, 1]] * 2
-    assert xpulab.XPUCluster.attach(orphan.name) is orphan
+    assert xpulab.XPUCluster.attach(orphan.options.name) is orphan
     assert len(orphan.plan().ranks) == 2
     assert "IPEngine" in orphan.logs()
     orphan.detach()
     assert not orphan.running
     assert find()
-    with xpulab.XPUCluster.attach(orphan.name) as again:
+    with xpulab.XPUCluster.attach(orphan.options.name) as again:
         assert again.run(lambda task: task.comm.rank) == [0, 1]
         pids = again.engines.processes.pids()  # type: ignore[union-attr]
     assert len(pids) >= 5
@@ -214,7 +214,7 @@ def test_an_attached_cluster_is_like_a_started_one(orphan: xpulab.XPUCluster) ->
 
 
 def test_an_object_that_has_left_its_cluster_says_how_to_come_back(orphan: xpulab.XPUCluster) -> None:
-    name = orphan.name
+    name = orphan.options.name
     cluster = xpulab.XPUCluster.attach(name)
     rows = cluster.scatter(X[:50], name="rows")
     cluster.detach()
@@ -233,7 +233,7 @@ def test_an_object_that_has_left_its_cluster_says_how_to_come_back(orphan: xpula
 
 
 def test_the_magics_say_what_was_left(orphan: xpulab.XPUCluster, shell: Any) -> None:
-    name = orphan.name
+    name = orphan.options.name
     for line in (f"attach {name}", "detach", "status"):
         said = shell.run_line_magic("xpu_cluster", line)
     assert said.state == "left"
@@ -242,22 +242,23 @@ def test_the_magics_say_what_was_left(orphan: xpulab.XPUCluster, shell: Any) -> 
 
 def test_a_cluster_is_not_copied(orphan: xpulab.XPUCluster) -> None:
     for copied in (copy.deepcopy, pickle.dumps, lambda each: orphan.run(lambda here, _: 1, each)):
-        with pytest.raises(TypeError, match=rf"cannot be copied or pickled.*XPUCluster\.attach\('{orphan.name}'\)"):
+        name = orphan.options.name
+        with pytest.raises(TypeError, match=rf"cannot be copied or pickled.*XPUCluster\.attach\('{name}'\)"):
             copied(orphan)
 
 
 def test_a_detached_cluster_that_loses_an_engine_leaves_nothing(orphan: xpulab.XPUCluster) -> None:
     orphan.detach()
-    assert orphan.name is not None
-    record = choose(orphan.name)
-    with xpulab.XPUCluster.attach(orphan.name) as cluster:
+    assert orphan.options.name is not None
+    record = choose(orphan.options.name)
+    with xpulab.XPUCluster.attach(orphan.options.name) as cluster:
         pids = cluster.engines.processes.pids()  # type: ignore[union-attr]
     os.kill(record.facts[0].pid, signal.SIGKILL)
     until(lambda: not alive(pids))
-    assert orphan.name not in [record.name for record in find()]
+    assert orphan.options.name not in [record.name for record in find()]
     assert not os.path.exists(record.folder)
     with pytest.raises(NoClusterError, match=r"no (running )?cluster .*type: %xpu_cluster"):
-        xpulab.XPUCluster.attach(orphan.name)
+        xpulab.XPUCluster.attach(orphan.options.name)
 
 
 def test_a_killed_cluster_is_reported_and_one_that_does_not_answer_can_be_stopped(

@@ -15,10 +15,7 @@ from xpulab.deploy.options import OPTIONS, PLACES, StartOptions
 from xpulab.exceptions import UsageError
 from xpulab.magics import XPUMagics
 
-#: Attributes of a cluster with other names than their options, because methods have these.
-ATTRIBUTES = {"devices": "device_filter", "detach": "detached"}
-
-#: Values, other than the default, of the options that are attributes of a cluster, too.
+#: Values, other than the default, of the options.
 OTHER: dict[str, Any] = {
     "n": 3,
     "devices": "cpu",
@@ -43,10 +40,6 @@ OTHER: dict[str, Any] = {
     "display": "none",
     "name": "lab",
 }
-
-
-def attribute(cluster: xpulab.XPUCluster, name: str) -> Any:
-    return getattr(cluster, ATTRIBUTES.get(name, name))
 
 
 def words(parser: Any, command: str) -> list[str]:
@@ -79,17 +72,34 @@ def test_mypy_and_python_refuse_arguments_that_a_cluster_does_not_have() -> None
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_an_option_is_an_attribute_that_can_be_set(name: str) -> None:
-    given, later, left = xpulab.XPUCluster(**{name: OTHER[name]}), xpulab.XPUCluster(), xpulab.XPUCluster()
-    setattr(later, ATTRIBUTES.get(name, name), OTHER[name])
-    assert attribute(left, name) == getattr(StartOptions(), name) != OTHER[name]
-    assert attribute(given, name) == attribute(later, name) == OTHER[name]
+def test_a_cluster_has_the_options_that_were_given(name: str) -> None:
+    given, left = xpulab.XPUCluster(**{name: OTHER[name]}), xpulab.XPUCluster()
+    assert getattr(left.options, name) == getattr(StartOptions(), name) != OTHER[name]
+    assert getattr(given.options, name) == OTHER[name]
+
+
+@pytest.mark.parametrize("name", ["recover", "silence", "memory", "display"])
+def test_an_option_that_has_an_effect_at_any_time_is_an_attribute(name: str) -> None:
+    given, later = xpulab.XPUCluster(**{name: OTHER[name]}), xpulab.XPUCluster()
+    setattr(later, name, OTHER[name])
+    assert getattr(given, name) == getattr(later, name) == OTHER[name]
     assert given.options == later.options
+
+
+def test_an_error_says_where_the_other_options_are() -> None:
+    """An assignment that has no effect would be taken for one that has."""
+    cluster = xpulab.XPUCluster()
+    with pytest.raises(AttributeError, match=r"no attribute 'mpi_args'; did you mean options\.mpi_args\?"):
+        cluster.mpi_args  # type: ignore[attr-defined]  # noqa: B018
+    for name in ("n", "detach"):
+        with pytest.raises(AttributeError, match=rf"{name} of a cluster is given when it is made: .*\({name}=3\)"):
+            setattr(cluster, name, 3)
+    assert cluster.options == StartOptions()
 
 
 def test_paths_become_text() -> None:
     cluster = xpulab.XPUCluster(hostfile=Path("a"), ssh_config=Path("b"))
-    assert (cluster.hostfile, cluster.ssh_config) == ("a", "b")
+    assert (cluster.options.hostfile, cluster.options.ssh_config) == ("a", "b")
     with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike"):
         xpulab.XPUCluster(hostfile=3)  # type: ignore[arg-type]
 
@@ -111,7 +121,8 @@ def test_an_error_says_what_was_given_and_what_was_expected(name: str, values: l
         cluster = xpulab.XPUCluster(**{name: value})
         with pytest.raises(UsageError) as error:
             cluster.start()
-        assert str(error.value) == f"XPUCluster: {name}={value!r} was given; expected {expected}"
+        where = f"XPUCluster or {OPTIONS[name].word}"
+        assert str(error.value) == f"{where}: {name}={value!r} was given; expected {expected}"
         assert not cluster.running
 
 

@@ -16,6 +16,14 @@ ENGINE = ROOT / "xpulab" / "engine"
 #: Calls of monkeypatch in the tests, and uses of private names of the package there; both are to become fewer.
 MONKEYPATCHES = 195
 PRIVATE_NAMES = 195
+#: Modules of the package with more than 400 lines, and functions outside of kernels with more than eight parameters.
+LONG_MODULES = 46
+MANY_PARAMETERS = 34
+#: Tests that may run once more if they fail; uses of `threading.Timer` and `time.sleep` in tests, where a condition
+#: would not depend on the load of the machine.
+FLAKY = 264
+TIMERS = 4
+SLEEPS = 76
 #: Modules of engine/ that only the tests of others reach today: those of engine/torch that import PyTorch.
 REACHED_THROUGH_OTHERS = 12
 
@@ -115,3 +123,47 @@ def test_modules_of_the_engine_have_tests_of_their_own() -> None:
     }
     own = {name for name in modules if any(f"xpulab.engine.{name}" in imported for imported in tests)}
     assert len(modules - own) <= REACHED_THROUGH_OTHERS, sorted(modules - own)
+
+
+def n_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of parameters of a function, without that for the object itself."""
+    arguments = node.args
+    named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    return sum(each is not None and each.arg not in ("self", "cls") for each in named)
+
+
+@pytest.mark.slow
+def test_few_modules_are_long_and_few_functions_take_much() -> None:
+    """Kernels cut into device functions pass on what one loop would have as variables."""
+    n_long = sum(len(path.read_text().splitlines()) > 400 for path in (ROOT / "xpulab").rglob("*.py"))
+    many = [
+        f"{path.relative_to(ROOT)}::{node.name}"
+        for path, nodes in nodes_of("xpulab")
+        for node in nodes
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and n_parameters(node) > 8
+    ]
+    many = [name for name in many if not name.startswith("xpulab/kernels/")]
+    assert n_long <= LONG_MODULES
+    assert len(many) <= MANY_PARAMETERS, many
+
+
+def n_flaky(tree: ast.Module, nodes: list[ast.AST]) -> int:
+    """Return how many tests of a file may run once more if they fail."""
+    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    if any(mark.startswith("pytestmark") and "flaky" in mark for mark in marks):
+        return len(tests)
+    return sum(any("flaky" in ast.unparse(each) for each in node.decorator_list) for node in tests)
+
+
+@pytest.mark.slow
+def test_few_tests_depend_on_the_load_of_the_machine() -> None:
+    flaky, uses = 0, Counter[str]()
+    for path, nodes in nodes_of("tests"):
+        tree = nodes[0]
+        assert isinstance(tree, ast.Module), path
+        flaky += n_flaky(tree, nodes)
+        uses.update(ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute))
+    assert flaky <= FLAKY
+    assert uses["threading.Timer"] <= TIMERS
+    assert uses["time.sleep"] <= SLEEPS

@@ -25,7 +25,7 @@ from xpulab.acceleration._workers import joined
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster
 from xpulab.deploy.current import at_the_last_end, current_cluster, find_current
-from xpulab.exceptions import UsageError, XpulabError
+from xpulab.exceptions import UsageError, XpulabError, XpulabWarning, warn
 from xpulab.report.rendering import Displayed, Html, block, counted, escape
 from xpulab.scanning import Scan
 
@@ -128,9 +128,10 @@ class Acceleration(Displayed):
 
     def on(self) -> Acceleration:
         """Turn it on, in place of another one that is on."""
-        self._before = active()
-        if self._before is not None:
-            self._before._pause()
+        before = active()
+        if isinstance(before, Acceleration):
+            self._before = before
+            before._pause()
         self._resume()
         return self
 
@@ -215,6 +216,7 @@ class Acceleration(Displayed):
         shape = _shape_of(X, plain)
         twin = None if fits else self._twins.of(plain)
         kind, reason = self._against(plain, X, shape, fits, twin)
+        fault = ""
         if not kind:
             reason = self._in_favour(plain, X, shape, fits)
             try:
@@ -223,7 +225,7 @@ class Acceleration(Displayed):
                 else:
                     result = self._twins.call(plain, twin, name, args, kwargs)
             except Refused as refused:
-                kind, reason = "not computed on engines", str(refused)
+                kind, reason, fault = "not computed on engines", str(refused), refused.fault
             else:
                 self._add(plain, name, shape, reason, engines=_size())
                 return result
@@ -233,7 +235,14 @@ class Acceleration(Displayed):
                 "leave out strict; to compute small data on the engines, too, type: accel on --strict --least 0"
             )
         self._add(plain, name, shape, reason, kind=kind)
-        return plainly(*args, **kwargs)
+        result = plainly(*args, **kwargs)
+        if fault:
+            warn(
+                f"{type(plain).__name__}.{name} of xpulab raised {fault}, and scikit-learn has computed the same call: "
+                "this is a fault of xpulab, please report it with this line; the result is scikit-learn's",
+                XpulabWarning,
+            )
+        return result
 
     def _against(
         self, plain: BaseEstimator, X: object, shape: tuple[int, int] | None, fits: bool, twin: BaseEstimator | None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import os
+import traceback
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,8 +29,44 @@ _KEPT = ("_skl_callbacks", "_parent_callback_ctx")
 _SETTINGS = {"_sklearn_output_config", "_metadata_request", *_KEPT}
 
 
+#: The instruction of a line that raises an exception on purpose.
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
 class Refused(Exception):
-    """xpulab's estimator does not take the call, and has not changed anything; the message is the first line of why."""
+    """xpulab's estimator does not take the call, and has not changed anything; the message is the first line of why.
+
+    Attributes
+    ----------
+    fault : str
+        The error and its place, if nothing has raised it on purpose. If scikit-learn then computes the call, it is a
+        fault of xpulab; if scikit-learn refuses it, too, the arguments were wrong. Otherwise empty.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error).partition("\n")[0])
+        self.fault = "" if _on_purpose(error) else f"{type(error).__name__}: {self} ({_place(error)})"
+
+
+def _on_purpose(error: Exception) -> bool:
+    """Return whether xpulab itself has raised an error about arguments, or a check of scikit-learn that it called."""
+    if isinstance(error, MemoryError | NoClusterError):
+        return True
+    frames = list(traceback.walk_tb(error.__traceback__))
+    homes = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
+    beyond = homes[::-1].index("xpulab")  # calls that the last function of xpulab has made
+    if beyond:
+        return "sklearn" in homes[-beyond:]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+
+
+def _place(error: Exception) -> str:
+    """Return the last line of xpulab that was running when the error came."""
+    lines = [each for each in traceback.extract_tb(error.__traceback__) if f"{os.sep}xpulab{os.sep}" in each.filename]
+    return f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "unknown line"
 
 
 class Twins:
@@ -136,4 +175,4 @@ def _refusing(plain: BaseEstimator, args: tuple[object, ...]) -> Iterator[None]:
     except (ValueError, TypeError, MemoryError, NoClusterError) as error:
         if drawn is not None:
             drawn.set_state(before)
-        raise Refused(str(error).partition("\n")[0]) from error
+        raise Refused(error) from error

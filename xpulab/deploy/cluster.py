@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from xpulab._version import __version__
 from xpulab.calls import interruptible, public_methods
 from xpulab.deploy.life import LifeOfEngines
-from xpulab.deploy.options import Attribute, StartOptions, taking
+from xpulab.deploy.options import OPTIONS, Attribute, StartOptions, taking
 from xpulab.deploy.plan.probe import DeviceInfo, probe
 from xpulab.deploy.planning import Planning
 from xpulab.deploy.processes.record import choose
@@ -120,6 +120,9 @@ class XPUCluster(Remembering, Named, Displayed):
 
     Attributes
     ----------
+    options : StartOptions
+        The options of the next start: ``cluster.options.n``. The options `recover`, `silence`, `memory` and `display`
+        are also attributes of the cluster, which can be set at any time.
     last_report : FitReport or None
         Report of the last call of an estimator.
     history : History
@@ -146,33 +149,17 @@ class XPUCluster(Remembering, Named, Displayed):
     """
 
     _internal = frozenset({
-        "call", "called", "engines", "entries", "known_as", "life", "made_handle", "options", "outgoing", "planning",
-        "receive", "recovers", "release_with", "require_handle", "require_room", "rows", "stopped", "tasks", "that_fit",
+        "call", "called", "engines", "entries", "known_as", "life", "made_handle", "outgoing", "planning", "receive",
+        "recovers", "release_with", "require_handle", "require_room", "rows", "stopped", "tasks", "that_fit",
         "variables",
     })  # fmt: skip
 
-    n = Attribute(lambda options: options.n)
-    device_filter = Attribute(lambda options: options.devices, "devices")
-    strict = Attribute(lambda options: options.strict)
-    env = Attribute(lambda options: options.variables)
-    hosts = Attribute(lambda options: options.hosts)
-    hostfile = Attribute(lambda options: options.hostfile)
-    ssh_config = Attribute(lambda options: options.ssh_config)
-    launcher = Attribute(lambda options: options.launcher)
-    nodes = Attribute(lambda options: options.nodes)
-    time = Attribute(lambda options: options.time)
-    partition = Attribute(lambda options: options.partition)
-    job_args = Attribute(lambda options: options.job_args)
-    mpi = Attribute(lambda options: options.mpi)
-    mpi_args = Attribute(lambda options: options.mpi_args)
-    ports = Attribute(lambda options: options.ports)
-    timeout = Attribute(lambda options: options.timeout)
     recover = Attribute(lambda options: options.recover)
     silence = Attribute(lambda options: options.silence)
     memory = Attribute(lambda options: options.memory)
-    detached = Attribute(lambda options: options.detach, "detach")
     display = Attribute(lambda options: options.display)  # jedi fails on a property that returns a Literal
-    name = Attribute(lambda options: options.name)
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {name: f"options.{name}" for name in OPTIONS}
 
     @taking(StartOptions)
     def __init__(self, options: StartOptions) -> None:
@@ -210,6 +197,15 @@ class XPUCluster(Remembering, Named, Displayed):
 
     plan = _by(lambda self: self.planning, Planning.plan)
     logs = _by(lambda self: self.life, LifeOfEngines.logs)
+
+    if not TYPE_CHECKING:  # mypy would take every attribute as one that can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in OPTIONS and not isinstance(getattr(type(self), name, None), Attribute):
+                raise AttributeError(
+                    f"{name} of a cluster is given when it is made: xpulab.XPUCluster({name}={value!r})"
+                )
+            super().__setattr__(name, value)
 
     @property
     def options(self) -> StartOptions:
@@ -430,23 +426,6 @@ class XPUCluster(Remembering, Named, Displayed):
         """
         own: FitReport | None = self.last_report
         return own if own is not None or not self.attached else last_of_engines(self.tasks)
-
-    def resume(self) -> Any:
-        """Continue the fit that was interrupted last on this cluster, which becomes the active one.
-
-        Returns
-        -------
-        estimator
-            The estimator, fitted as if there had been no interrupt.
-
-        Raises
-        ------
-        NoClusterError
-            If the cluster is not running.
-        NothingToResumeError
-            If no fit was interrupted after an iteration had ended.
-        """
-        return self.activate().stopped().resume()
 
     def stopped(self) -> Any:
         """Return the estimator whose fit was interrupted last on this cluster; see `xpulab.interrupted`.

@@ -71,7 +71,7 @@ def read_memory(value: object) -> Memory:
         number, unit = (float(found[1]), found[2].upper()) if found else (None, "")
     right = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) and number >= 0
     if not right or unit not in _UNITS:
-        raise UsageError(f"XPUCluster: memory={value!r} was given; expected {EXPECTED}")
+        raise UsageError(f"XPUCluster or --memory: memory={value!r} was given; expected {EXPECTED}")
     assert isinstance(number, int | float)
     if not unit and number <= 1:
         return Memory(share=float(number))

@@ -1,7 +1,7 @@
 """The options with which a cluster starts. Each is one field of `StartOptions`, and everything else follows from it.
 
-Of the fields are made the arguments of `XPUCluster`, the options of ``%xpu_cluster`` and ``xpulab``, what is checked
-before a start, what the record of a cluster has of it, and what a second start compares with a running cluster.
+The fields give the arguments of `XPUCluster`, the options of ``%xpu_cluster`` and ``xpulab``, what is checked before a
+start, what the record of a cluster has of it, and what a second start compares with a running cluster.
 """
 
 # ruff: noqa: RUF009 -- `_option` makes a field
@@ -113,7 +113,7 @@ class Option:
     def require(self, value: Any) -> None:
         """Raise `UsageError` if the value has a wrong type, or cannot be read."""
         if not self.valid(value):
-            raise UsageError(f"XPUCluster: {self.name}={value!r} was given; expected {self.expected}")
+            raise UsageError(f"XPUCluster or {self.word}: {self.name}={value!r} was given; expected {self.expected}")
         if self.read is not None:
             self.read(value)
 

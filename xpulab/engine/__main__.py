@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from xpulab.engine.engine import Engine
     from xpulab.engine.listening import Listener
+    from xpulab.engine.torchrun import Torchrun
 
 _ANY = ("0.0.0.0", "::")
 _LONGEST_INIT = 600  # largest number of seconds for MPI_Init
@@ -137,6 +138,7 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
 
     ignore_interrupts()
     this = Engine(placement, options["relayed"], helper)
+    this.torchrun = _torchrun(this)
     libmpi.unlink_files()
     if options["relayed"]:
         this.show_board(options["folder"])
@@ -165,6 +167,19 @@ def _serve(options: Options, rank: int, helper: tuple[MPI.Intracomm, ...] = (), 
     gc.freeze()
     gc.enable()
     app.start()
+
+
+def _torchrun(engine: Engine) -> Torchrun:
+    """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
+    from xpulab.engine import torch
+    from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+    from xpulab.engine.users_mpi.interruptible import WORLD
+
+    if not engine.host.several:
+        os.environ.setdefault(INTERFACE, "lo")
+    port = Port(address_of(os.environ.get(INTERFACE, "")) if engine.host.several else LOOPBACK)
+    places, users = WORLD.allgather(port.place), engine.placement["environment"]
+    return Torchrun(engine.rank, port, places, engine.host.leaders, users, prepare=torch.prepare)
 
 
 def _completing(

@@ -22,7 +22,7 @@ from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
 from xpulab.engine.phases import Phases
 from xpulab.engine.registry import METRIC_NAMES, TASKS, look_for, register
-from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun, address_of
+from xpulab.engine.torchrun import Torchrun
 from xpulab.engine.users_mpi.interruptible import WORLD
 from xpulab.engine.waiting import ignore_interrupts
 from xpulab.exceptions import NeverAnsweredError, error_fields
@@ -137,7 +137,7 @@ class Engine:
         board = Board.create(self.size) if self.host.leads else None
         path = comm.bcast(board.path if board else None)
         self.board = board or Board.open(path)
-        self.torchrun = self._torchrun() if placement else None
+        self.torchrun: Torchrun | None = None
         self.record = self.board.ranks[self.rank]
         self.communicators = Communicators(self.helper)
         self._stale = False
@@ -272,14 +272,6 @@ class Engine:
         """Tell the relay or the agent of this host where the board is."""
         if self.host.leads:
             show_board(folder, self.board.path, [self.rank, *self.host.followers])
-
-    def _torchrun(self) -> Torchrun:
-        """Tell users' code, in torchrun's words, of the ranks. All ranks call this together."""
-        if not self.host.several:
-            os.environ.setdefault(INTERFACE, "lo")
-        port = Port(address_of(os.environ.get(INTERFACE, "")) if self.host.several else LOOPBACK)
-        places = WORLD.allgather(port.place)
-        return Torchrun(self.rank, port, places, self.host.leaders, self.placement["environment"])
 
     def _leave(self, status: int) -> None:
         """Note on the board that a user's code leaves with this exit status."""
@@ -423,8 +415,8 @@ class Task(Phases):
     def arrays_for_client(self, parts: Sequence[np.ndarray]) -> bytes | SharedArray:
         """Copy arrays for the client, one after the other.
 
-        This rank holds the memory until the client's thread sends its next task, or has ended and another thread sends
-        one. By then the thread has mapped it.
+        This rank holds the memory until the client's thread, or after its end another one, sends a task. The client has
+        mapped it by then.
 
         Parameters
         ----------

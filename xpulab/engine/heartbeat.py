@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from xpulab.engine.waiting import end_waits
 from xpulab.sharing.hangs import Watch
 
 if TYPE_CHECKING:
@@ -75,4 +75,4 @@ class Heartbeat:
         before, self._leaving = self._leaving, code if code.is_over() else None
         if watch.in_gloo and code is before is self._leaving:  # what gloo still moved would have ended it by now
             code.freed = code.hopeless
-            importlib.import_module("xpulab.engine.torch.gloo").close_connections()
+            end_waits()

@@ -8,10 +8,9 @@ take the port. This module imports neither PyTorch nor MPI: most engines and scr
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from xpulab.libraries import oneapi
 
@@ -120,6 +119,10 @@ class Torchrun:
         For each rank, the first rank of its host.
     users : iterable of str
         Names of variables that the user has given the ranks; they keep their values.
+    is_script : bool
+    prepare : callable
+        Called when this process has imported PyTorch: it tells PyTorch of the port, as `xpulab.engine.torch.prepare`
+        does.
 
     Attributes
     ----------
@@ -141,6 +144,7 @@ class Torchrun:
         leaders: Sequence[int],
         users: Iterable[str] = (),
         is_script: bool = False,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank, self.port, self.is_script = rank, port, is_script
         self._places, self._leaders = list(places), list(leaders)
@@ -149,7 +153,7 @@ class Torchrun:
         self.ranks: tuple[int, ...] = ()
         self.tell(range(len(places)))
         _here[:] = [self]
-        oneapi.after_torch(_prepare)
+        oneapi.after_torch(prepare)
 
     @property
     def place(self) -> _Place:
@@ -174,8 +178,3 @@ _here: list[Torchrun] = []  # at most one: that of this process
 def here() -> Torchrun | None:
     """Return the variables of this process, or None if neither a cluster nor ``xpulab run`` has started it."""
     return _here[0] if _here else None
-
-
-def _prepare() -> None:
-    """Tell PyTorch, which this process has imported, of the port."""
-    importlib.import_module("xpulab.engine.torch.rendezvous").prepare()

@@ -19,6 +19,8 @@ __all__ = [
     "Pauses",
     "asked",
     "cause_of",
+    "end_waits",
+    "ended_by",
     "hear",
     "held",
     "ignore_interrupts",
@@ -54,6 +56,8 @@ _abandoned: list[object] = []
 _check: Callable[[], None] = lambda: None  # noqa: E731
 _asked: Callable[[], bool] = lambda: False  # noqa: E731
 _hear: Callable[[], None] = lambda: None  # noqa: E731
+#: What ends waits in libraries that look at nothing meanwhile, see `ended_by`.
+_ends: list[Callable[[], None]] = []
 _left: BaseException | None = None
 _left_at = 0.0  # the moment of `leave`
 _held, _came = False, 0.0  # whether this process is in `held`, and the moment of SIGINT
@@ -85,6 +89,17 @@ def hear() -> None:
 def asked() -> bool:
     """Return whether the user has asked the user's code of this process to end, for threads that see no SIGINT."""
     return _asked()
+
+
+def ended_by(end: Callable[[], None]) -> None:
+    """Note a function that ends waits of this process in a library that looks at nothing meanwhile, such as gloo."""
+    _ends.append(end)
+
+
+def end_waits() -> None:
+    """End waits in libraries that look at nothing meanwhile. The calls that wait there raise an error."""
+    for end in _ends:
+        end()
 
 
 def leave(error: BaseException) -> None:

@@ -13,7 +13,7 @@ other ranks, for how long, and in which line. The calls themselves do nothing fo
   count stays the same, the thread has executed nothing, and so is still in the same call.
 
 Nothing can answer if each rank has ended its code or waits, and no wait has ended for some seconds. A rank that
-computes, reads a file or sleeps does not wait: it may still answer.
+computes, reads a file or sleeps does not wait, as far as these looks tell: it may still answer.
 
 A line tells the user of it after `TOLD` seconds. If it stays so for further `LAST_CHANCE` seconds, the ranks that wait
 raise an error. A rank of a cell that waits inside of gloo raises one because its connections are closed. One that waits
@@ -76,7 +76,7 @@ _MET = {
 }
 _COLLECTIVES = "xpulab-collectives"  # name of the thread that runs PyTorch's collectives
 _TCP_INFO = struct.Struct("=120xQQ")  # of Linux 4.1: tcp_info's tcpi_bytes_acked and tcpi_bytes_received
-_PROBE = signal.SIGURG  # a process without a handler ignores it
+_PROBE = signal.SIGURG  # does nothing to a process that has no handler for it
 
 
 class Watch:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypedDict
 
 from xpulab.console.commands import numbers
+from xpulab.engine import torch
 from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 from xpulab.libraries import libmpi, oneapi
 from xpulab.sharing import keyboard, owner
@@ -112,7 +113,8 @@ def _torchrun(run: Run) -> None:
         with _pipe(run, run["ports"][0], "rb") as pipe:
             number = int(pipe.read(width))
     os.environ.setdefault(INTERFACE, "lo")
-    Torchrun(rank, port, [(LOOPBACK, number)] * size, [0] * size, run["variables"], is_script=True)
+    places = [(LOOPBACK, number)] * size
+    Torchrun(rank, port, places, [0] * size, run["variables"], is_script=True, prepare=torch.prepare)
 
 
 def _pipe(run: Run, descriptor: int, mode: str = "wb") -> IO[bytes]:

@@ -244,9 +244,9 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    masters, detached = _masters(options.owner), False
-    for master in masters:
-        poll.register(master, select.POLLIN)
+    owners, detached = _end_of_notebook(options.owner), False
+    for descriptor in owners:
+        poll.register(descriptor, select.POLLIN)
     keeper = _Keeper(folder, options)
     folders = sys.stdin.fileno()  # the notebook writes the folder of a later cluster in the same job
     os.set_blocking(folders, False)
@@ -257,14 +257,14 @@ def main() -> None:
             ready = {descriptor for descriptor, _ in poll.poll(_STEP)}
             if wake in ready:
                 break
-            if ready & masters:
+            if ready & owners:
                 later = set() if detached else _after(keeper.folder)
                 if not later:
                     break
-                for each, change in ((masters, poll.unregister), (later, poll.register)):
-                    for master in each:
-                        change(master)
-                masters, detached = later, True
+                for each, change in ((owners, poll.unregister), (later, poll.register)):
+                    for descriptor in each:
+                        change(descriptor)
+                owners, detached = later, True
             with contextlib.suppress(BlockingIOError):
                 if found := os.read(folders, 1 << 16).decode().split("\0")[:-1]:
                     keeper.folder = Path(found[-1])
@@ -285,7 +285,7 @@ def main() -> None:
         keeper.clean()
 
 
-def _masters(pid: int) -> set[int]:
+def _end_of_notebook(pid: int) -> set[int]:
     """Return a descriptor that is ready when the notebook's process has ended."""
     if not pid:
         return set()

@@ -35,7 +35,7 @@ class Job:
     nodes : tuple of str
         The scheduler's names of its nodes.
     here : str
-        That of these names which is this host's; empty if none is, or if this is not known.
+        The one of these names that belongs to this host; empty if none does, or if this is not known.
     scheduler : str
         Name of the scheduler among those of `choice`.
     submitted : bool

@@ -17,13 +17,16 @@ from typing import Any
 
 import torch.distributed as dist
 
+from xpulab.engine.waiting import ended_by
+
 __all__ = ["close_connections", "note_connections", "noting"]
 
 _noted: dict[int, str] = {}  # descriptor of each socket that came with a process group, and the socket's own number
 
 
 def note_connections() -> None:
-    """Note the connections of each process group of gloo that this process makes from now on."""
+    """Note the connections of each process group of gloo from now on, and have `end_waits` close them."""
+    ended_by(close_connections)
     if not dist.is_gloo_available():
         return
     kind: Any = dist.ProcessGroupGloo
