@@ -81,7 +81,7 @@ def meet_in_group(comm: Any, group: MPI.Group, tag: int) -> None:
     if group.rank == MPI.UNDEFINED:
         return
     ranks = MPI.Group.Translate_ranks(group, range(group.size), comm.group)
-    most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    most: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
     tag = most - tag % _TAGS
     if group.rank == 0:
         for rank in ranks[1:]:
