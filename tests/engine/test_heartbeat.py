@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ def heartbeat(board: Board) -> Iterator[Heartbeat]:
     before = set(threading.enumerate())
     heartbeat = Heartbeat(board, 1)
     yield heartbeat
-    heartbeat.at_each = sys.exit
+    heartbeat.end()
     for thread in set(threading.enumerate()) - before:
         thread.join()
 

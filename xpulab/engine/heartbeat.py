@@ -50,6 +50,7 @@ class Heartbeat:
         self._watched: tuple[Code, Watch] | None = None
         self._leaving: Code | None = None  # code that was over at the last heartbeat
         self.at_each: Callable[[], None] = lambda: None
+        self._ended = False
         threading.Thread(target=self._beat, name="xpulab-heartbeat", daemon=True).start()
 
     @contextlib.contextmanager
@@ -62,8 +63,12 @@ class Heartbeat:
             self._watched = None
             self._record["waits"] = 0
 
+    def end(self) -> None:
+        """End the thread before its next heartbeat."""
+        self._ended = True
+
     def _beat(self) -> None:
-        while True:
+        while not self._ended:
             self._record["heartbeat"] = time.time()
             if (watched := self._watched) is not None:
                 self._look(*watched)
