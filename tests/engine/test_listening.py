@@ -116,13 +116,13 @@ def test_more_calls_than_the_ring_has_room_for_are_refused_and_the_others_run(be
     assert reply_to(bell, "echo", {"value": 1})["result"] == {"value": 1}
 
 
-def opened() -> set[str]:
-    """Return the files of shared memory that this process has open. What other tests have left may go meanwhile."""
+def opened() -> set[int]:
+    """Return the inodes of shared memory that this process has open. What other tests have left may go meanwhile."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if (target := os.readlink(f"/proc/self/fd/{name}")).startswith(("/dev/shm", "/memfd")):
-                found.add(target)
+            if os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/shm", "/memfd")):
+                found.add(os.stat(int(name)).st_ino)
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import xpulab
@@ -119,35 +117,6 @@ def test_standard_idioms_can_be_left(pair: xpulab.XPUCluster, waiting: str) -> N
     late = "ring.Sub([True]).Dup()" if "Sub" in waiting else "comm.Split(0).Split(0)" if "Split" in waiting else "0"
     with pytest.raises(xpulab.exceptions.EngineError, match="1 of 2 engines raised ZeroDivisionError"):
         run_cell(pair, f"{setup}if rank:\n    {late}\n    1 / 0\n{waiting}")
-
-
-def test_neighbours_groups_and_counts_are_those_of_mpi4py(clusters: Callable[[int], xpulab.XPUCluster]) -> None:
-    """The grid has a border, beyond which a rank has no neighbour."""
-    source = """
-from mpi4py import MPI
-import numpy as np
-own = MPI.Intracomm(MPI.COMM_WORLD)
-answers = []
-for c in (own, comm):
-    line, star = c.Create_cart([size], periods=[False]), c.Create_dist_graph_adjacent([0], [0] if rank else [0, 1, 2])
-    parts = np.zeros(rank + 1)
-    c.Reduce_scatter(np.arange(6.0) + rank, parts)
-    request = c.Ireduce_scatter(np.arange(6.0), parts, op=MPI.MAX)
-    request.Wait()
-    few = c.Create_group(c.group.Incl([2, 0]), 7) if rank != 1 else None
-    answers.append((
-        line.neighbor_allgather("x" * rank), line.neighbor_alltoall([(rank, "left"), (rank, "right")]),
-        star.indegree, star.neighbor_allgather([rank]), parts.tolist(), few and (few.rank, few.allreduce(rank)),
-    ))
-same = answers[0] == answers[1]
-kinds = isinstance(few, type(comm)) or rank == 1
-"""
-    three = clusters(3)
-    values = run_cell(three, source, out=["same", "answers", "kinds"]).values
-    assert values["same"] == [True] * 3, values["answers"]
-    assert values["kinds"] == [True] * 3
-    with pytest.raises(xpulab.exceptions.EngineError, match="received 1 objects, expected 2, one for each neighbour"):
-        run_cell(three, "comm.Create_cart([size]).neighbor_alltoall([1])")
 
 
 def test_requests_and_grids_answer_as_mpi4pys(pair: xpulab.XPUCluster) -> None:
