@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from leftovers import runs, shared_memory
 from mpis import with_mpi
+from scripts import require_time_after_ctrl_c
 from strikes import acted_when, pressed_when
 from waiting import until
 
@@ -192,6 +193,10 @@ def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, 
     assert "Primary job" not in done.stderr
     assert "Exit code" not in done.stderr
     assert not left(sessions) - before
+
+
+def test_ctrl_c_leaves_a_script_the_time_to_save_its_work(mpi: str, tmp_path: Path) -> None:
+    require_time_after_ctrl_c(tmp_path, "--mpi", mpi)
 
 
 def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_path: Path) -> None:

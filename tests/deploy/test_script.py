@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from scripts import require_time_after_ctrl_c
 
 from xpulab import cli
 
@@ -187,6 +188,10 @@ def test_ctrl_c_and_the_end_of_the_command_end_all(tmp_path: Path, number: signa
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in error
     assert not psutil.wait_procs(children, timeout=120)[1]
+
+
+def test_ctrl_c_leaves_the_time_to_save(tmp_path: Path) -> None:
+    require_time_after_ctrl_c(tmp_path)
 
 
 def test_show_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

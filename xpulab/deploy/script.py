@@ -38,10 +38,11 @@ __all__ = ["RUN", "Files", "command", "run", "shown"]
 
 #: Variable that tells the program of a rank the pid of this process, and the pipes for the rank's output.
 RUN = "XPULAB_RUN"
+PROGRAM = "xpulab.spmd"  # in the command line of each rank
 
 _KINDS: dict[str, list[str]] = {"file": [], "module": ["-m"], "code": ["-c"]}  # as Python has them
 _LOOK = 0.1  # seconds between two looks at mpiexec
-_GRACE = 3.0  # seconds in which the ranks may end by themselves after Ctrl-C
+_GRACE = 3.0  # seconds after Ctrl-C until ranks that only wait for others are ended, and the other ones are named
 _REST = 0.5  # seconds in which output of the other ranks arrives after a rank has failed
 _PIECE = 1 << 16  # bytes that are read at once
 
@@ -93,7 +94,7 @@ def command(
         if placement.rank:
             words.append(":")
         words += ["-n", "1", *module.of_ranks(plan.environment(placement.rank))]
-        words += program("xpulab.spmd", "--rank", str(placement.rank))
+        words += program(PROGRAM, "--rank", str(placement.rank))
         words += ["--cores", core_ranges(placement.cores), *_KINDS[kind], script, *arguments]
     return replace(start, words=tuple(words))
 
@@ -159,7 +160,8 @@ class Files:
 def run(plan: Plan, command: Command, files: Files | None = None) -> int:
     """Run a script on ranks, and print what they print, each line with its ranks.
 
-    Ctrl-C ends all ranks; so does the end of this process, and a rank that fails.
+    Ctrl-C interrupts all ranks, which may end in peace, and a second one ends them; so does the end of this process,
+    and a rank that fails.
 
     Parameters
     ----------
@@ -201,25 +203,56 @@ def run(plan: Plan, command: Command, files: Files | None = None) -> int:
 
 def _followed(process: subprocess.Popen[bytes], output: _Output, mpi: ModuleType, board: Board) -> int:
     """Follow the ranks until they have ended, and return the exit status of the first that failed."""
-    interrupted, deadline = False, float("inf")
+    pressed = deadline = float("inf")
     hangs, told = Hangs(board.ranks, 1), False
     while process.poll() is None and time.monotonic() < deadline:
         try:
             output.pass_on(_LOOK)
             board.ranks["ended"][[rank for rank, _ in output.statuses()]] = 1
-            if not told and (hang := hangs.told()):
+            if pressed < float("inf"):
+                left = sorted(set(range(output.size)) - {rank for rank, _ in output.statuses()})
+                # Nothing interrupts a rank that waits inside of MPI.
+                if all(board.ranks["waits"][rank] >= _GRACE for rank in left):
+                    break
+                if not told and time.monotonic() > pressed + _GRACE:
+                    told = True
+                    print(f"xpulab run: {_still(left)}; Ctrl-C once more ends the ranks", file=sys.stderr)
+            elif not told and (hang := hangs.told()):
                 told = True
                 print(f"xpulab run: {hang}; Ctrl-C ends the ranks", file=sys.stderr)
-            if not interrupted and output.failures() and deadline == float("inf"):
+            elif output.failures() and deadline == float("inf"):
                 deadline = time.monotonic() + _REST
         except KeyboardInterrupt:
-            if interrupted:
+            if pressed < float("inf"):
                 break
-            interrupted, deadline = True, time.monotonic() + _GRACE
-            process.send_signal(signal.SIGINT)  # mpiexec passes it on to the ranks
+            pressed, deadline, told = time.monotonic(), float("inf"), False
+            _interrupt(process)
     _kill(process)
     output.finish()
-    return 130 if interrupted else _status(process.returncode, output, mpi)
+    return 130 if pressed < float("inf") else _status(process.returncode, output, mpi)
+
+
+def _still(ranks: Sequence[int]) -> str:
+    return f"rank {core_ranges(ranks)} still {'runs' if len(ranks) == 1 else 'run'}"
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGINT to the ranks, and not to mpiexec, which may end them at once."""
+    ranks = [each for each in psutil.Process(process.pid).children(recursive=True) if _is_rank(each, process.pid)]
+    for each in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGINT)
+    if not ranks:  # they have not begun
+        process.send_signal(signal.SIGINT)
+
+
+def _is_rank(process: psutil.Process, mpiexec: int) -> bool:
+    """Return whether a process is that of a rank, and no child of one, which may have the same command line."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = process.parent()
+        alone = parent is None or parent.pid == mpiexec or PROGRAM not in parent.cmdline()
+        return alone and PROGRAM in process.cmdline()
+    return False
 
 
 def _status(code: int, output: _Output, mpi: ModuleType) -> int:

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 #: The same name as in `xpulab.deploy.script`, whose import takes half a second.
 RUN = "XPULAB_RUN"
 
+_INTERRUPTED = 130  # exit status after Ctrl-C
 _FIRST, _LOOK = 2.0, 0.5  # seconds until the first look at where the script is, and between two looks
 
 
@@ -90,6 +92,8 @@ def main() -> None:
     sys.stderr.flush()
     if run is not None:
         _tell_status(run, status)
+        if status == _INTERRUPTED:
+            _await_end()
     if status:
         _end_all(status, alone=run is None)
 
@@ -212,7 +216,7 @@ def _run(script: str, arguments: list[str], source: bytes | None = None, kind: s
         print(end.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
     except libmpi.Alone as alone:
         print(alone, file=sys.stderr)
         return 1
@@ -221,6 +225,13 @@ def _run(script: str, arguments: list[str], source: bytes | None = None, kind: s
         traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
         return 1
     return 0
+
+
+def _await_end() -> None:
+    """Wait until ``xpulab run`` ends this rank. If it left, mpiexec would end others that still save their work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        signal.pause()
 
 
 def _end_all(status: int, alone: bool) -> None:
