@@ -34,6 +34,8 @@ from xpulab import missing
         ("from xpulab.spmd.cluster import PCA", "did you mean: from xpulab.spmd.decomposition import PCA"),
         ("from xpulab.spmd import KMeans", "did you mean: from xpulab.spmd.cluster import KMeans"),
         ("import xpulab.spmd.clusters", "did you mean: import xpulab.spmd.cluster"),
+        ("from xpulab.torch import NeuralNetClasifier", "did you mean: from xpulab.torch import NeuralNetClassifier"),
+        ("from xpulab.torch import prepair", "did you mean: from xpulab.torch import prepare"),
     ],
 )
 def test_an_import_that_cannot_be_done_says_what_to_import(statement: str, said: str) -> None:

@@ -55,7 +55,7 @@ def _meant(package: str, missing: str, theirs: ModuleType | None) -> str:
     """Return the import that was meant; empty if no name is similar."""
     own = importlib.import_module(package)
     root = "xpulab.spmd" if f"{package}.".startswith("xpulab.spmd.") else "xpulab"
-    names = dict.fromkeys(getattr(own, "__all__", []), package)
+    names = dict.fromkeys(getattr(own, "__all__", dir(own)), package)  # dir: those of `__getattr__`
     if package == root:
         names |= dict.fromkeys(_modules(root), "")
     for candidates in (names, {name: home for home in _modules(root) for name in _all_of(f"{root}.{home}")}):

@@ -159,6 +159,9 @@ def test_input_that_is_refused(current: xpulab.XPUCluster) -> None:
         GaussianMixture(2).fit(sparse.csr_matrix(X))
     with pytest.raises(ValueError, match="should have the shape of"):
         GaussianMixture(2, means_init=X[:3]).fit(X)
+    missing = np.where(np.arange(X[:2].size).reshape(X[:2].shape) == X.shape[1] + 1, np.nan, X[:2])
+    with pytest.raises(ValueError, match=r"Input means_init contains NaN\.\n.*in row 1, column 1\."):
+        GaussianMixture(2, means_init=missing).fit(X)
     with pytest.raises(ValueError, match="should be positive"):
         GaussianMixture(1, covariance_type="diag", precisions_init=[[1, 1, -1]]).fit(X)
     holed = X.copy()

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context
 from xpulab._sklearn import _gaussian_mixture as theirs
+from xpulab.checks import check_array, place_named
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -225,6 +226,10 @@ class GaussianMixture(ResumableFit[_Input], sklearn.mixture.GaussianMixture):
     def _check_parameters(self, X: Any, xp: Any = None) -> None:
         # Since scikit-learn 1.8 this method needs the namespace of the arrays.
         more = {"xp": np} if "xp" in inspect.signature(super()._check_parameters).parameters else {}
+        for name in ("weights_init", "means_init", "precisions_init"):
+            if (given := getattr(self, name)) is not None:
+                with place_named(given):
+                    check_array(given, ensure_2d=False, allow_nd=True, input_name=name)
         super()._check_parameters(X, **more)
 
     def _parameters(self) -> dict[str, np.ndarray]:
