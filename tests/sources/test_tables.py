@@ -20,12 +20,16 @@ from xpulab.sources.chosen import ChosenRows
 from xpulab.sources.tables import ArrowTable
 
 FRAME = pd.DataFrame({"a": np.arange(500.0) % 17, "b": np.arange(500) % 5, "s": ["x", "y"] * 250})
+POLARS = pl.DataFrame(FRAME.to_dict("list"))
 TABLES: dict[str, Any] = {
     "pandas": FRAME,
     "pandas, with an index": FRAME.set_index(np.arange(500)[::-1]),
     "pandas, nullable": FRAME.astype({"a": "Float64", "b": "Int64"}),
     "pandas, categorical": FRAME.astype({"b": "category", "s": "category"}),
-    "polars": pl.DataFrame(FRAME.to_dict("list")),
+    "polars": POLARS,
+    "polars, categorical": POLARS.with_columns(pl.col("s").cast(pl.Categorical)),
+    "polars, Enum": POLARS.with_columns(pl.col("s").cast(pl.Enum(["z", "y", "x"]))),
+    "polars, Decimal": POLARS.with_columns(pl.col("a").cast(pl.Decimal(38, 2))),
     "pyarrow": pa.concat_tables([pa.table(FRAME[:123]), pa.table(FRAME[123:])]),
     "record batch": pa.record_batch(FRAME),
 }
