@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.preprocessing import OneHotEncoder
 from xpulab.sources import kinds
 from xpulab.sources.tables import ArrowTable
 
@@ -115,6 +117,34 @@ def test_what_are_no_blocks_is_said() -> None:
         xpulab.scan(array[array[:, 0] > 0])
     with pytest.raises(ValueError, match="expected rows, of 2 dimensions"):
         xpulab.scan(array.reshape(10, 100, 3))
+
+
+def reader() -> pa.RecordBatchReader:
+    """What DuckDB returns, too."""
+    return pa.table(FRAME).to_reader(300)
+
+
+def test_a_stream_is_read_once_and_is_never_taken_for_no_rows() -> None:
+    stream = reader()
+    scan = xpulab.scan(stream)[["a", "b", "c"]]
+    for _ in range(2):  # a later pass has the rows of the first
+        np.testing.assert_array_equal(scan.read(), X)
+    with pytest.raises(ValueError, match=r"a RecordBatchReader without rows .* read before has no more.*read_all\(\)"):
+        xpulab.scan(stream)
+    again = xpulab.scan(lambda: iter([pa.table(FRAME[:0]).to_reader(), reader()]))  # a block may have no rows
+    np.testing.assert_array_equal(again[["a", "b", "c"]].read(), X)
+
+
+@pytest.mark.cluster
+def test_streams_and_queries_are_refused_with_what_to_type(on_pair: xpulab.XPUCluster) -> None:
+    given = {
+        r"a RecordBatchReader .*scan\(X\)": reader(),
+        r"a LazyFrame .*X\.collect\(\)": pl.LazyFrame({"a": [1.0, 2.0]}),
+    }
+    for says, rows in given.items():
+        for use in (KMeans(2).fit, OneHotEncoder().fit, on_pair.scatter):
+            with pytest.raises(TypeError, match=says):
+                use(rows)
 
 
 def test_a_package_adds_a_kind_of_objects() -> None:
