@@ -286,6 +286,38 @@ def test_lines_of_csv_are_counted_with_empty_ones_and_without_a_last_break(tmp_p
         read(opened(path), 0, 600_001, [0], 600_001)
 
 
+def test_columns_of_csv_that_are_empty_at_first_or_have_fractions_later_are_numbers(tmp_path: Path) -> None:
+    path, n = tmp_path / "x.csv", 600_000  # pyarrow looks at the first megabyte for the types
+    path.write_text("whole,late,word,never\n" + "1,,,\n" * n + "1.5,2.5,x,\n" + "2,,7,\n")
+    source = opened(path)
+    assert [(each.name, each.dtype) for each in source.columns] == [
+        ("whole", "float64"), ("late", "float64"), ("word", "string"), ("never", "null"),
+    ]  # fmt: skip
+    nan = np.nan
+    last = [[1, nan, nan], [1.5, 2.5, nan], [2, nan, nan]]
+    np.testing.assert_array_equal(read(source, n - 1, n + 2, [0, 1, 3], 2), last)
+    assert Scan(source)["word"][n - 1 :].read().tolist() == ["", "x", "7"]
+    np.testing.assert_array_equal(Scan(source)[["whole", "late"]][n:].read(), [[1.5, 2.5], [2, nan]])
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_column_without_values_goes_with_any_in_other_files(tmp_path: Path, kind: str, empty: int) -> None:
+    suffix, write = WRITERS[kind]
+    without = pa.table({"f": pa.nulls(2), "s": pa.nulls(2), "n": pa.nulls(2), "k": [3, 4]})
+    write(without, tmp_path / f"{empty}{suffix}", 5)
+    full = pa.table({"f": pa.array([0.5, 1.5], pa.float32()), "s": ["a", "b"], "n": pa.nulls(2), "k": [1, 2]})
+    write(full, tmp_path / f"{1 - empty}{suffix}", 5)
+    source = pickle.loads(pickle.dumps(opened(tmp_path)))
+    number = "float64" if suffix == ".csv" else "float32"
+    assert [each.dtype for each in source.columns][:3] == [number, "string", "null"]
+    numbers, strings = [[0.5, 1], [1.5, 2], [np.nan, 3], [np.nan, 4]], ["a", "b", None, None]
+    order = [0, 1, 2, 3] if empty else [2, 3, 0, 1]
+    np.testing.assert_array_equal(read(source, 0, 4, [0, 3], 3), np.array(numbers)[order])
+    assert np.isnan(read(source, 0, 4, [2], 3)).all()
+    assert Scan(source)["s"].read().tolist() == [strings[at] for at in order]
+
+
 class Words(FileSource):
     """A kind that a third party registers: each line is a row, whose only column is the length of the line."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.needed import needed
-from xpulab.sources.source import Column
+from xpulab.sources.source import NO_VALUES, Column
 
 __all__ = ["codes_of_texts", "columns_of", "values_of"]
 
@@ -33,6 +33,8 @@ def _column(field: Any) -> Column:
     pa = needed("pyarrow", "Arrow data")
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     numeric: Any = None
+    if pa.types.is_null(kind):
+        return Column(field.name, NO_VALUES, np.dtype(np.float64))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numeric = np.dtype(kind.to_pandas_dtype())
     elif pa.types.is_decimal(kind):
@@ -54,6 +56,8 @@ def values_of(column: Any) -> npt.NDArray[Any]:
 
 
 def _values(pa: Any, chunk: Any) -> npt.NDArray[Any]:
+    if pa.types.is_null(chunk.type):
+        return np.full(len(chunk), np.nan)
     if pa.types.is_dictionary(chunk.type):
         chunk = _of_strings(pa, chunk).dictionary_decode()
     if pa.types.is_decimal(chunk.type) or (

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.decoded import Decode, DecodedSource
-from xpulab.sources.source import Column
+from xpulab.sources.source import NO_VALUES, Column
 from xpulab.sources.states import file_state, require_same
 
 __all__ = ["FileSource", "JoinedFiles", "joined", "paths_of"]
@@ -118,11 +118,12 @@ class JoinedFiles(DecodedSource):
     """The rows of several files with the same columns, one file after the other."""
 
     parts: tuple[FileSource, ...]
+    schema: tuple[Column, ...]
 
     @property
     def columns(self) -> Sequence[Column]:
         """The columns."""
-        return self.parts[0].columns
+        return self.schema
 
     @cached_property
     def blocks(self) -> Sequence[int]:
@@ -136,7 +137,7 @@ class JoinedFiles(DecodedSource):
         return [path for part in self.parts for path in part.files]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts}
+        return {"parts": self.parts, "schema": self.schema}
 
     def decoding(self, columns: Sequence[int]) -> Decode:
         """Return a function that decodes blocks of any of the files, of which the last one stays open."""
@@ -150,12 +151,29 @@ class JoinedFiles(DecodedSource):
                 end = min(last, firsts[number + 1])
                 if number not in opened:
                     opened.clear()
-                    opened[number] = self.parts[number].decoding(columns)
+                    opened[number] = self._decoding(self.parts[number], columns)
                 pieces.append(opened[number](first - firsts[number], end - firsts[number]))
                 first = end
             return pieces[0] if len(pieces) == 1 else [np.concatenate(each) for each in zip(*pieces, strict=True)]
 
         return decode
+
+    def _decoding(self, part: FileSource, columns: Sequence[int]) -> Decode:
+        """Return the decoder of a file; nulls of a column that has strings in other files are None."""
+        decode = part.decoding(columns)
+        empty = [
+            at
+            for at, number in enumerate(columns)
+            if self.schema[number].numeric is None is not part.schema[number].numeric
+        ]
+
+        def decode_strings(first: int, last: int) -> list[npt.NDArray[Any]]:
+            found = decode(first, last)
+            for at in empty:
+                found[at] = np.full(len(found[at]), None, object)
+            return found
+
+        return decode_strings if empty else decode
 
     def require_unchanged(self) -> None:
         """Raise ValueError if a file has changed since it was scanned."""
@@ -164,7 +182,7 @@ class JoinedFiles(DecodedSource):
 
     def on_this_host(self) -> JoinedFiles:
         """Return this source with the states of the files of this host."""
-        return JoinedFiles(tuple(part.on_this_host() for part in self.parts))
+        return replace(self, parts=tuple(part.on_this_host() for part in self.parts))
 
 
 def joined(parts: Sequence[FileSource]) -> FileSource | JoinedFiles:
@@ -176,29 +194,39 @@ def joined(parts: Sequence[FileSource]) -> FileSource | JoinedFiles:
         If a file has other columns or dtypes than the first one: the message says which file, and which column.
     """
     first = parts[0]
+    if len(parts) == 1:
+        return first
+    known = [(column, first) for column in first.schema]
     for part in parts[1:]:
-        _require_same_columns(first, part)
-    return first if len(parts) == 1 else JoinedFiles(tuple(parts))
+        _require_same_names(first, part)
+        known = [_known(*each, column, part) for each, column in zip(known, part.schema, strict=True)]
+    return JoinedFiles(tuple(parts), tuple(column for column, _ in known))
 
 
-def _require_same_columns(first: FileSource, part: FileSource) -> None:
-    if part.schema == first.schema:
-        return
+def _require_same_names(first: FileSource, part: FileSource) -> None:
     names, others = ([column.name for column in each.schema] for each in (first, part))
+    if names == others:
+        return
     if missing := [name for name in names if name not in others]:
         raise ValueError(f"{part.path} has no column {missing[0]!r}, which {first.path} has")
     if more := [name for name in others if name not in names]:
         raise ValueError(f"{part.path} has a column {more[0]!r}, which {first.path} has not")
     if len(names) != len(others):
         raise ValueError(f"{part.path} has {len(others)} columns, and {first.path} has {len(names)}")
-    for one, other in zip(first.schema, part.schema, strict=True):
-        if one.name != other.name:
-            raise ValueError(
-                f"the columns of {part.path} have another order than those of {first.path}: {other.name!r} is where "
-                f"{one.name!r} is expected"
-            )
-        if one.dtype != other.dtype:
-            raise ValueError(f"column {one.name!r} is {other.dtype} in {part.path}, and {one.dtype} in {first.path}")
+    name, other = next((name, other) for name, other in zip(names, others, strict=True) if name != other)
+    raise ValueError(
+        f"the columns of {part.path} have another order than those of {first.path}: {other!r} is where {name!r} is "
+        "expected"
+    )
+
+
+def _known(column: Column, file: FileSource, other: Column, part: FileSource) -> tuple[Column, FileSource]:
+    """Return what is known of a column after one more file, and the first file that has values of it."""
+    if column.dtype == NO_VALUES:
+        return other, part
+    if other.dtype not in (column.dtype, NO_VALUES):
+        raise ValueError(f"column {column.name!r} is {other.dtype} in {part.path}, and {column.dtype} in {file.path}")
+    return column, file
 
 
 def _within(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Column", "Fill", "RowSource", "columns_of_array"]
+__all__ = ["NO_VALUES", "Column", "Fill", "RowSource", "columns_of_array"]
+
+#: The dtype of a column that has only nulls, which are NaN. It goes with columns of any dtype in other files.
+NO_VALUES = "null"
 
 #: Fills an array with rows. It is called with the index of the first of them and with the array: its last axis is that
 #: of the columns, and the axes before it are those of the rows, in their order, with any strides. So the rows can be
