@@ -128,6 +128,20 @@ def test_several_npy_files_are_one_source(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(one, 7, 399, [0, 1, 2], 50), X[7:399])
 
 
+@pytest.mark.parametrize("kind", ["npy", "h5"])
+def test_numbers_in_the_other_byte_order_are_numbers_in_their_dtype(tmp_path: Path, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(90, 3)).astype(">f4")
+    if kind == "npy":
+        np.save(tmp_path / "x.npy", X)
+    else:
+        with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+            file["x"] = X
+    scan = Scan(opened(tmp_path))
+    assert (scan.dtype, scan.dtypes["0"]) == (np.float32, ">f4")
+    assert scan.read().dtype.isnative
+    np.testing.assert_array_equal(scan[7:80].read(), X[7:80])
+
+
 def test_datasets_of_hdf5_are_read_by_their_name(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     X = np.random.default_rng(0).normal(size=(900, 3)).astype("f4")

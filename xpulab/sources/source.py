@@ -50,8 +50,8 @@ class Column:
 
 
 def columns_of_array(dtype: np.dtype[Any], n_columns: int) -> list[Column]:
-    """Return the columns of an array, which have no names."""
-    return [Column(None, str(dtype), dtype if dtype.kind in "fiub" else None)] * n_columns
+    """Return the columns of an array, which have no names. Numbers in the other byte order are read in that of here."""
+    return [Column(None, str(dtype), dtype.newbyteorder("=") if dtype.kind in "fiub" else None)] * n_columns
 
 
 class RowSource(ABC):
