@@ -257,6 +257,32 @@ def test_ordinal_encoders_have_scikit_learn_s_numbers(current: xpulab.XPUCluster
         OrdinalEncoder().fit(frame).transform(other.assign(carrier="??"))
 
 
+@pytest.mark.parametrize("kind", [OneHotEncoder, OrdinalEncoder])
+def test_none_nan_and_na_are_one_missing_category(current: xpulab.XPUCluster, kind: Any) -> None:
+    frame = missing(FRAME)[["carrier"]].astype(object)  # missing strings are nan
+    others = frame.where(frame.notna(), None)
+    given = {
+        "nan": frame,
+        "None": others,
+        "NA": frame.astype("string"),
+        "category": frame.astype("category"),
+        "Arrow": frame.astype(pd.ArrowDtype(pa.string())),
+        "polars": pl.DataFrame({"carrier": others["carrier"].tolist()}),
+        "polars, Categorical": pl.DataFrame({"carrier": others["carrier"].tolist()}).cast(pl.Categorical),
+        "pyarrow": pa.table({"carrier": others["carrier"].tolist()}),
+    }
+    given |= {f"handle of {name}": current.scatter(given[name], allow_nan=True) for name in ("NA", "polars")}
+    dense = {"sparse_output": False} if kind is OneHotEncoder else {}
+    theirs = getattr(sklearn.preprocessing, kind.__name__)(**dense).fit(frame)
+    expected = theirs.transform(frame)
+    fitted = {name: kind(**dense).fit(rows) for name, rows in given.items()}
+    for name, encoder in fitted.items():
+        assert len(encoder.categories_[0]) == 5, name
+        for other in {"nan", "polars", "handle of NA", name}:
+            found = encoder.transform(given[other])
+            assert_array_equal(found.gather() if "handle" in other else found, expected, err_msg=f"{name}, {other}")
+
+
 @pytest.mark.parametrize("how", [{}, {"strategy": "constant", "fill_value": "Hawaiian"}], ids=str)
 def test_imputers_fill_in_strings(current: xpulab.XPUCluster, how: Any) -> None:
     frame = missing(FRAME)[["carrier"]].astype(object)
