@@ -193,6 +193,34 @@ def test_arrays_of_zarr_are_read_by_their_name(tmp_path: Path, zarr_format: int)
         read(opened(one), 0, 8, [0], 8)
 
 
+def bytes_read() -> int:
+    """How much this process has read from files."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+def test_a_pass_reads_every_chunk_once_and_none_of_other_columns(tmp_path: Path, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(50_000, 14)).astype("f4")
+    if kind == "zarr":
+        stored = pytest.importorskip("zarr").open_array(
+            str(tmp_path / "x.zarr"), mode="w", shape=X.shape, chunks=(6250, 2), dtype="f4"
+        )
+        stored[:] = X
+    else:
+        with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+            file.create_dataset("x", data=X, chunks=(6250, 2), compression="gzip", shuffle=True)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert size > 2_000_000
+    source = opened(tmp_path)
+    for columns, share in (
+        (list(range(14)), 1), ([3], 1 / 7), ([3, 2, 3], 1 / 7), ([12, 1, 3], 3 / 7), ([13], 1 / 7),
+    ):  # fmt: skip
+        before = bytes_read()
+        found = read(source, 0, len(X), columns, 5000)
+        assert bytes_read() - before < share * size + 200_000
+        np.testing.assert_array_equal(found, X[:, columns])
+
+
 def test_a_package_that_is_missing_is_named_with_what_to_type() -> None:
     with pytest.raises(ImportError, match=r"HDF5 needs the package h6py .*pip install 'xpulab\[h6py\]'"):
         needed("h6py.files", "HDF5")
