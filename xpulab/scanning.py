@@ -59,7 +59,7 @@ def scan(files: Any, columns: Sequence[str] | None = None) -> Scan:
     FileNotFoundError
         If there is no such file, if a pattern matches nothing, or if a folder has no such files.
     ValueError
-        If a file is of another kind, is damaged, or has other columns or dtypes than the first one.
+        If a file is of another kind or damaged, has other columns than the first one, or types that none joins.
     KeyError
         If there is no column of a name.
     TypeError

@@ -251,7 +251,6 @@ def test_other_columns_in_one_of_the_files_are_named(tmp_path: Path, kind: str) 
     others = {
         "has no column 'c1', which": {"c0": [0.5]},
         "has a column 'x', which": {"c0": [0.5], "c1": [0.5], "x": [1]},
-        "have another order": {"c1": [0.5], "c0": [0.5]},
         "column 'c1' is string in": {"c0": [0.5], "c1": ["a"]},
     }
     for said, columns in others.items():
@@ -259,6 +258,52 @@ def test_other_columns_in_one_of_the_files_are_named(tmp_path: Path, kind: str) 
         with pytest.raises(ValueError, match=rf"1\{suffix}.*") as raised:
             opened(tmp_path)
         assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "feather, compressed"])
+@pytest.mark.parametrize("later", [0, 1])
+def test_files_of_other_types_and_orders_keep_all_values(tmp_path: Path, kind: str, later: int) -> None:
+    suffix, write = WRITERS[kind]
+    narrow = {
+        "f": pa.array([0.5, 1.5], pa.float32()),
+        "i": pa.array([1, None], pa.int32()),
+        "n": pa.array([1, 2], pa.uint8()),
+        "s": pa.array(["a", None]),
+        "d": pa.array(["x", "y"]),
+        "w": pa.array([7, 8], pa.int16()),
+    }
+    wide = {
+        "w": pa.array([0.25], pa.float32()),
+        "d": pa.array(["w"]).dictionary_encode(),
+        "s": pa.array(["b"], pa.large_string()),
+        "n": pa.array([-1], pa.int8()),
+        "i": pa.array([2**40]),
+        "f": pa.array([1e300]),
+    }
+    write(pa.table(narrow), tmp_path / f"{1 - later}{suffix}", 5)
+    write(pa.table(wide), tmp_path / f"{later}{suffix}", 5)
+    scan = Scan(pickle.loads(pickle.dumps(opened(tmp_path))))
+    assert {name: scan.dtypes[name] for name in "finsdw"} == {
+        "f": "float64", "i": "int64", "n": "int16", "s": "string", "d": "string", "w": "float32",
+    }  # fmt: skip
+    order = [0, 1, 2] if later else [2, 0, 1]
+    expected = np.array([[0.5, 1, 1, 7], [1.5, np.nan, 2, 8], [1e300, 2**40, -1, 0.25]])[order]
+    np.testing.assert_array_equal(scan[["f", "i", "n", "w"]].read(), expected)
+    np.testing.assert_array_equal(scan[["w"]][1:].read(), expected[1:, 3:].astype("f4"))
+    assert scan["s"].read().tolist() == [["a", None, "b"][at] for at in order]
+    assert scan["d"].read().tolist() == [["x", "y", "w"][at] for at in order]
+
+
+@pytest.mark.parametrize("other", [pa.float32(), pa.float64(), pa.uint64(), pa.bool_(), pa.string()], ids=str)
+def test_types_that_no_dtype_joins_are_refused_in_each_order(tmp_path: Path, other: pa.DataType) -> None:
+    for whole, rest in ((0, 2), (2, 0)):
+        write_parquet(pa.table({"x": pa.array([2**53 + 1])}), tmp_path / f"{whole}.parquet", 5)
+        write_parquet(pa.table({"x": pa.array([1], pa.int8())}), tmp_path / "1.parquet", 5)
+        write_parquet(pa.table({"x": pa.array([1]).cast(other)}), tmp_path / f"{rest}.parquet", 5)
+        with pytest.raises(
+            ValueError, match=r"column 'x' is .* in .*\d\.parquet, and .*; no dtype has the values of both"
+        ):
+            opened(tmp_path)
 
 
 def test_files_that_are_not_there_or_of_no_known_kind_are_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import bisect
 import glob
 import itertools
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from xpulab.sources.source import NO_VALUES, Column
 from xpulab.sources.states import file_state, require_same
 
 __all__ = ["FileSource", "JoinedFiles", "joined", "paths_of"]
+
+_STRINGS = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b")  # dtypes of columns of strings
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,20 @@ class FileSource(DecodedSource):
 
 @dataclass(frozen=True)
 class JoinedFiles(DecodedSource):
-    """The rows of several files with the same columns, one file after the other."""
+    """The rows of several files, one file after the other.
+
+    Attributes
+    ----------
+    parts : tuple of FileSource
+    schema : tuple of Column
+        The columns, with dtypes that have the values of all files.
+    places : tuple of tuple of int
+        The numbers of these columns in each file.
+    """
 
     parts: tuple[FileSource, ...]
     schema: tuple[Column, ...]
+    places: tuple[tuple[int, ...], ...]
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -137,7 +150,7 @@ class JoinedFiles(DecodedSource):
         return [path for part in self.parts for path in part.files]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts, "schema": self.schema}
+        return {"parts": self.parts, "schema": self.schema, "places": self.places}
 
     def decoding(self, columns: Sequence[int]) -> Decode:
         """Return a function that decodes blocks of any of the files, of which the last one stays open."""
@@ -151,20 +164,21 @@ class JoinedFiles(DecodedSource):
                 end = min(last, firsts[number + 1])
                 if number not in opened:
                     opened.clear()
-                    opened[number] = self._decoding(self.parts[number], columns)
+                    opened[number] = self._decoding(number, columns)
                 pieces.append(opened[number](first - firsts[number], end - firsts[number]))
                 first = end
             return pieces[0] if len(pieces) == 1 else [np.concatenate(each) for each in zip(*pieces, strict=True)]
 
         return decode
 
-    def _decoding(self, part: FileSource, columns: Sequence[int]) -> Decode:
+    def _decoding(self, part: int, columns: Sequence[int]) -> Decode:
         """Return the decoder of a file; nulls of a column that has strings in other files are None."""
-        decode = part.decoding(columns)
+        file, there = self.parts[part], [self.places[part][number] for number in columns]
+        decode = file.decoding(there)
         empty = [
             at
-            for at, number in enumerate(columns)
-            if self.schema[number].numeric is None is not part.schema[number].numeric
+            for at, (number, own) in enumerate(zip(columns, there, strict=True))
+            if self.schema[number].numeric is None and file.schema[own].numeric is not None
         ]
 
         def decode_strings(first: int, last: int) -> list[npt.NDArray[Any]]:
@@ -186,47 +200,72 @@ class JoinedFiles(DecodedSource):
 
 
 def joined(parts: Sequence[FileSource]) -> FileSource | JoinedFiles:
-    """Return several files as one source.
+    """Return several files as one source. The order of the files and of their columns changes no value.
 
     Raises
     ------
     ValueError
-        If a file has other columns or dtypes than the first one: the message says which file, and which column.
+        If a file has other columns than the first one, or a dtype that no other goes with without loss: the message
+        says which file, and which column.
     """
     first = parts[0]
     if len(parts) == 1:
         return first
-    known = [(column, first) for column in first.schema]
-    for part in parts[1:]:
-        _require_same_names(first, part)
-        known = [_known(*each, column, part) for each, column in zip(known, part.schema, strict=True)]
-    return JoinedFiles(tuple(parts), tuple(column for column, _ in known))
+    same = tuple(range(len(first.schema)))
+    places = tuple(_places(first, part) or same for part in parts)
+    schema = (
+        _common([(part.schema[there[at]], part) for part, there in zip(parts, places, strict=True)]) for at in same
+    )
+    return JoinedFiles(tuple(parts), tuple(schema), places)
 
 
-def _require_same_names(first: FileSource, part: FileSource) -> None:
+def _places(first: FileSource, part: FileSource) -> tuple[int, ...] | None:
+    """Return where a file has the columns of the first one; None if it has them in their order."""
     names, others = ([column.name for column in each.schema] for each in (first, part))
     if names == others:
-        return
+        return None
     if missing := [name for name in names if name not in others]:
         raise ValueError(f"{part.path} has no column {missing[0]!r}, which {first.path} has")
     if more := [name for name in others if name not in names]:
         raise ValueError(f"{part.path} has a column {more[0]!r}, which {first.path} has not")
     if len(names) != len(others):
         raise ValueError(f"{part.path} has {len(others)} columns, and {first.path} has {len(names)}")
-    name, other = next((name, other) for name, other in zip(names, others, strict=True) if name != other)
-    raise ValueError(
-        f"the columns of {part.path} have another order than those of {first.path}: {other!r} is where {name!r} is "
-        "expected"
+    return tuple(others.index(name) for name in names)
+
+
+def _common(found: list[tuple[Column, FileSource]]) -> Column:
+    """Return a column with the dtype that has the values of all files."""
+    known: dict[str, tuple[Column, FileSource]] = {}
+    for column, part in found:
+        if column.dtype in known or column.dtype == NO_VALUES:
+            continue
+        for other, file in known.values():
+            if not _goes_with(column, other):
+                raise ValueError(
+                    f"column {column.name!r} is {column.dtype} in {part.path}, and {other.dtype} in {file.path}; no "
+                    "dtype has the values of both"
+                )
+        known[column.dtype] = column, part
+    first = next(iter(known.values()), found[0])[0]
+    if len(known) < 2:
+        return first
+    numeric = [column.numeric for column, _ in known.values() if column.numeric is not None]
+    if not numeric:
+        return replace(first, dtype="string")
+    floats = [each for each in numeric if each.kind == "f"]
+    every = np.result_type(*(np.result_type(each, *floats) for each in numeric))
+    return replace(first, dtype=str(every), numeric=every)
+
+
+def _goes_with(column: Column, other: Column) -> bool:
+    """Return whether a dtype has the values of two columns of other dtypes."""
+    one, two = column.numeric, other.numeric
+    if one is None or two is None:
+        return one is two and all(_STRINGS.match(each.dtype) is not None for each in (column, other))
+    rounded = np.result_type(one, two).kind == "f" and any(
+        each.kind in "iu" and each.itemsize == 8 for each in (one, two)
     )
-
-
-def _known(column: Column, file: FileSource, other: Column, part: FileSource) -> tuple[Column, FileSource]:
-    """Return what is known of a column after one more file, and the first file that has values of it."""
-    if column.dtype == NO_VALUES:
-        return other, part
-    if other.dtype not in (column.dtype, NO_VALUES):
-        raise ValueError(f"column {column.name!r} is {other.dtype} in {part.path}, and {column.dtype} in {file.path}")
-    return column, file
+    return not rounded and (one.kind == "b") == (two.kind == "b")
 
 
 def _within(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
