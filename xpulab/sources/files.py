@@ -6,7 +6,6 @@ import bisect
 import glob
 import itertools
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.decoded import Decode, DecodedSource
-from xpulab.sources.source import NO_VALUES, Column
+from xpulab.sources.source import Column, common_column
 from xpulab.sources.states import file_state, require_same
 
 __all__ = ["FileSource", "JoinedFiles", "joined", "paths_of"]
-
-_STRINGS = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b")  # dtypes of columns of strings
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,8 @@ def joined(parts: Sequence[FileSource]) -> FileSource | JoinedFiles:
     same = tuple(range(len(first.schema)))
     places = tuple(_places(first, part) or same for part in parts)
     schema = (
-        _common([(part.schema[there[at]], part) for part, there in zip(parts, places, strict=True)]) for at in same
+        common_column([(part.schema[there[at]], part.path) for part, there in zip(parts, places, strict=True)])
+        for at in same
     )
     return JoinedFiles(tuple(parts), tuple(schema), places)
 
@@ -231,41 +229,6 @@ def _places(first: FileSource, part: FileSource) -> tuple[int, ...] | None:
     if len(names) != len(others):
         raise ValueError(f"{part.path} has {len(others)} columns, and {first.path} has {len(names)}")
     return tuple(others.index(name) for name in names)
-
-
-def _common(found: list[tuple[Column, FileSource]]) -> Column:
-    """Return a column with the dtype that has the values of all files."""
-    known: dict[str, tuple[Column, FileSource]] = {}
-    for column, part in found:
-        if column.dtype in known or column.dtype == NO_VALUES:
-            continue
-        for other, file in known.values():
-            if not _goes_with(column, other):
-                raise ValueError(
-                    f"column {column.name!r} is {column.dtype} in {part.path}, and {other.dtype} in {file.path}; no "
-                    "dtype has the values of both"
-                )
-        known[column.dtype] = column, part
-    first = next(iter(known.values()), found[0])[0]
-    if len(known) < 2:
-        return first
-    numeric = [column.numeric for column, _ in known.values() if column.numeric is not None]
-    if not numeric:
-        return replace(first, dtype="string")
-    floats = [each for each in numeric if each.kind == "f"]
-    every = np.result_type(*(np.result_type(each, *floats) for each in numeric))
-    return replace(first, dtype=str(every), numeric=every)
-
-
-def _goes_with(column: Column, other: Column) -> bool:
-    """Return whether a dtype has the values of two columns of other dtypes."""
-    one, two = column.numeric, other.numeric
-    if one is None or two is None:
-        return one is two and all(_STRINGS.match(each.dtype) is not None for each in (column, other))
-    rounded = np.result_type(one, two).kind == "f" and any(
-        each.kind in "iu" and each.itemsize == 8 for each in (one, two)
-    )
-    return not rounded and (one.kind == "b") == (two.kind == "b")
 
 
 def _within(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
