@@ -24,7 +24,7 @@ from xpulab.sources.source import Column, Fill, RowSource
 from xpulab.sources.states import file_state
 from xpulab.sources.tables import ArrowTable
 
-__all__ = ["Scan", "read_here", "scan", "scanned", "tabled"]
+__all__ = ["Scan", "read_here", "require_table", "scan", "scanned", "tabled"]
 
 _FEW = 8  # files and columns that a text shows
 _PIECE = 8 << 20  # bytes of rows that are looked through at a time
@@ -59,7 +59,7 @@ def scan(files: Any, columns: Sequence[str] | None = None) -> Scan:
     FileNotFoundError
         If there is no such file, if a pattern matches nothing, or if a folder has no such files.
     ValueError
-        If a file is of another kind, is damaged, or has other columns or dtypes than the first one.
+        If a file is of another kind or damaged, has other columns than the first one, or types that none joins.
     KeyError
         If there is no column of a name.
     TypeError
@@ -112,6 +112,17 @@ def tabled(X: object) -> Scan | None:
     if not framed or names is None or not len(names) or not all(isinstance(name, str) for name in names):
         return None
     return Scan(opened(X) if hasattr(X, "__arrow_c_stream__") else ArrowTable(X))
+
+
+def require_table(X: object) -> None:
+    """Raise TypeError for a stream of rows, and for a query that was not computed, of which a fit needs the rows."""
+    if hasattr(X, "__array__"):
+        return
+    name = type(X).__name__
+    if hasattr(X, "__arrow_c_stream__"):
+        raise TypeError(f"a {name} was given, whose rows were not read; pass xpulab.scan(X), which reads them once")
+    if hasattr(X, "collect_schema"):
+        raise TypeError(f"a {name} was given, which is not computed yet; pass X.collect()")
 
 
 def read_here(X: Any) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
-from xpulab.engine.streaming import streamed
+from xpulab.engine.streaming import expect_passes, streamed
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.sources import BlockRows
 from xpulab.sources.kinds import opened
@@ -37,7 +37,13 @@ def test_the_view_shows_the_pass_and_the_wait_counts_as_transfer(task: Task, tmp
     for _ in range(2):
         shown += [task.engine.record["doing"].decode() for _ in rows.parts()]
     assert set(shown[:2]) == {"pass 1: 40 % of the rows kept, 60 % read again"}
-    assert re.fullmatch(r"pass 2: 40 % of the rows kept, 60 % read again at \d+\.\d\d GB/s", shown[-1])
+    about = r"40 % of the rows kept, 60 % read again at \d+\.\d\d GB/s, and waited for \d+ % of the time"
+    assert re.fullmatch(rf"pass 2: {about}", shown[-1])
+    expect_passes(task, 1)
+    for passed in range(2, 4):
+        said = {task.engine.record["doing"].decode() for _ in rows.parts()}
+        of = " of at most 3" if passed == 2 else ""  # one more than was expected
+        assert all(re.fullmatch(rf"pass {passed + 1}{of}: {about}", each) for each in said), said
     assert 0 < rows.reading.waited < rows.reading.seconds
     assert task.seconds()["transfer"] == rows.reading.waited
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zarr
 from machines import Host
 from scipy import sparse
 from waiting import until, until_none
@@ -51,6 +54,10 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
     in_rows, in_columns = folder / "rows.npy", folder / "columns.npy"
     np.save(in_rows, X)
     np.save(in_columns, np.asfortranarray(X))
+    table = pa.table({f"c{column}": X[:, column] for column in range(X.shape[1])})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=1_000)
+    stored = zarr.open_array(str(folder / "rows.zarr"), mode="w", shape=X.shape, chunks=(1_000, 4), dtype=X.dtype)
+    stored[:] = X
     found: dict[str, Any] = {}
     for name, rows in {
         "array": X,
@@ -58,6 +65,8 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
         "few": X[:1],
         "file": np.load(in_rows, mmap_mode="r"),
         "file in columns": np.load(in_columns, mmap_mode="r")[:, 1:],
+        "parquet": xpulab.scan(folder / "rows.parquet"),
+        "zarr": xpulab.scan(folder / "rows.zarr"),
         "sparse": sparse.csr_matrix(np.where(X > 4, X, 0)),
         "handle": cluster.scatter(X, counts=[1_000, *[0] * (cluster.size - 2), 11_000]),
     }.items():

@@ -7,16 +7,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import xpulab
 from xpulab.cluster import KMeans
+from xpulab.preprocessing import OneHotEncoder
 from xpulab.sources import kinds
 from xpulab.sources.tables import ArrowTable
 
 X = np.random.default_rng(0).normal(size=(1000, 3))
 FRAME = pd.DataFrame(X, columns=list("abc")).assign(word=np.array(["x", "y"])[np.arange(1000) % 2])
+
+
+#: The frame, whose first 500 rows have no words and no numbers in the first column.
+HOLED = FRAME.assign(a=FRAME["a"].where(FRAME.index >= 500), word=FRAME["word"].where(FRAME.index >= 500, None))
 
 
 class Blocks:
@@ -39,8 +45,8 @@ def dask_array() -> Any:
     return pytest.importorskip("dask.array").from_array(X, chunks=(333, 2))
 
 
-def dask_frame() -> Any:
-    return pytest.importorskip("dask.dataframe").from_pandas(FRAME, npartitions=4)
+def dask_frame(frame: pd.DataFrame = FRAME) -> Any:
+    return pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=4)
 
 
 def blocks_of_arrays() -> Any:
@@ -63,6 +69,18 @@ def test_blocks_are_rows_of_a_scan(make: Any) -> None:
     np.testing.assert_array_equal(scan.read(), X)
     np.testing.assert_array_equal(scan[50:780].read(), X[50:780])
     np.testing.assert_array_equal(scan[np.array([900, 3, 3, 500])], X[[900, 3, 3, 500]])
+
+
+def test_blocks_without_values_and_of_other_types_are_joined() -> None:
+    empty = pa.table({"a": pa.nulls(250), "b": X[250:500, 1], "c": X[250:500, 2], "word": pa.nulls(250)})
+    blocks = Blocks([HOLED[:250], empty, HOLED[500:600], FRAME[600:].astype({"b": "f4"})])
+    for scan in (xpulab.scan(blocks), xpulab.scan(dask_frame(HOLED.astype({"word": object})))):
+        assert [column.numeric for column in scan[["a", "b", "word"]].described] == [np.float64, np.float64, None]
+        assert scan["word"].read().tolist() == [None] * 500 + FRAME["word"][500:].tolist()
+        found = scan[["a", "b"]].read()
+        assert np.isnan(found[:500, 0]).all()
+        np.testing.assert_array_equal(found[500:, 0], X[500:, 0])
+        np.testing.assert_allclose(found[:, 1], X[:, 1], rtol=1e-6)
 
 
 @pytest.mark.cluster
@@ -105,7 +123,11 @@ def test_what_are_no_blocks_is_said() -> None:
     with pytest.raises(ValueError, match="<blocks> returned an iterator without blocks"):
         xpulab.scan(Blocks([]))
     with pytest.raises(ValueError, match=r"block 1 of <blocks> has the columns .*, and block 0"):
-        xpulab.scan(Blocks([X, X.astype("f4")]))
+        xpulab.scan(Blocks([pa.table(FRAME), pa.table(FRAME[["b", "a", "c", "word"]])]))
+    with pytest.raises(
+        ValueError, match=r"is bool in block 1 of <blocks>, and float64 in block 0 of <blocks>; no dtype"
+    ):
+        xpulab.scan(Blocks([X, X > 0]))
     with pytest.raises(TypeError, match="returned a int; expected an iterator of blocks"):
         xpulab.scan(lambda: 3)
     with pytest.raises(TypeError, match=r"a generator was given; .*, or a function that returns an iterator"):
@@ -115,6 +137,34 @@ def test_what_are_no_blocks_is_said() -> None:
         xpulab.scan(array[array[:, 0] > 0])
     with pytest.raises(ValueError, match="expected rows, of 2 dimensions"):
         xpulab.scan(array.reshape(10, 100, 3))
+
+
+def reader() -> pa.RecordBatchReader:
+    """What DuckDB returns, too."""
+    return pa.table(FRAME).to_reader(300)
+
+
+def test_a_stream_is_read_once_and_is_never_taken_for_no_rows() -> None:
+    stream = reader()
+    scan = xpulab.scan(stream)[["a", "b", "c"]]
+    for _ in range(2):  # a later pass has the rows of the first
+        np.testing.assert_array_equal(scan.read(), X)
+    with pytest.raises(ValueError, match=r"a RecordBatchReader without rows .* read before has no more.*read_all\(\)"):
+        xpulab.scan(stream)
+    again = xpulab.scan(lambda: iter([pa.table(FRAME[:0]).to_reader(), reader()]))  # a block may have no rows
+    np.testing.assert_array_equal(again[["a", "b", "c"]].read(), X)
+
+
+@pytest.mark.cluster
+def test_streams_and_queries_are_refused_with_what_to_type(on_pair: xpulab.XPUCluster) -> None:
+    given = {
+        r"a RecordBatchReader .*scan\(X\)": reader(),
+        r"a LazyFrame .*X\.collect\(\)": pl.LazyFrame({"a": [1.0, 2.0]}),
+    }
+    for says, rows in given.items():
+        for use in (KMeans(2).fit, OneHotEncoder().fit, on_pair.scatter):
+            with pytest.raises(TypeError, match=says):
+                use(rows)
 
 
 def test_a_package_adds_a_kind_of_objects() -> None:

@@ -128,6 +128,20 @@ def test_several_npy_files_are_one_source(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(one, 7, 399, [0, 1, 2], 50), X[7:399])
 
 
+@pytest.mark.parametrize("kind", ["npy", "h5"])
+def test_numbers_in_the_other_byte_order_are_numbers_in_their_dtype(tmp_path: Path, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(90, 3)).astype(">f4")
+    if kind == "npy":
+        np.save(tmp_path / "x.npy", X)
+    else:
+        with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+            file["x"] = X
+    scan = Scan(opened(tmp_path))
+    assert (scan.dtype, scan.dtypes["0"]) == (np.float32, ">f4")
+    assert scan.read().dtype.isnative
+    np.testing.assert_array_equal(scan[7:80].read(), X[7:80])
+
+
 def test_datasets_of_hdf5_are_read_by_their_name(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     X = np.random.default_rng(0).normal(size=(900, 3)).astype("f4")
@@ -179,6 +193,34 @@ def test_arrays_of_zarr_are_read_by_their_name(tmp_path: Path, zarr_format: int)
         read(opened(one), 0, 8, [0], 8)
 
 
+def bytes_read() -> int:
+    """How much this process has read from files."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+def test_a_pass_reads_every_chunk_once_and_none_of_other_columns(tmp_path: Path, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(50_000, 14)).astype("f4")
+    if kind == "zarr":
+        stored = pytest.importorskip("zarr").open_array(
+            str(tmp_path / "x.zarr"), mode="w", shape=X.shape, chunks=(6250, 2), dtype="f4"
+        )
+        stored[:] = X
+    else:
+        with pytest.importorskip("h5py").File(tmp_path / "x.h5", "w") as file:
+            file.create_dataset("x", data=X, chunks=(6250, 2), compression="gzip", shuffle=True)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert size > 2_000_000
+    source = opened(tmp_path)
+    for columns, share in (
+        (list(range(14)), 1), ([3], 1 / 7), ([3, 2, 3], 1 / 7), ([12, 1, 3], 3 / 7), ([13], 1 / 7),
+    ):  # fmt: skip
+        before = bytes_read()
+        found = read(source, 0, len(X), columns, 5000)
+        assert bytes_read() - before < share * size + 200_000
+        np.testing.assert_array_equal(found, X[:, columns])
+
+
 def test_a_package_that_is_missing_is_named_with_what_to_type() -> None:
     with pytest.raises(ImportError, match=r"HDF5 needs the package h6py .*pip install 'xpulab\[h6py\]'"):
         needed("h6py.files", "HDF5")
@@ -209,7 +251,6 @@ def test_other_columns_in_one_of_the_files_are_named(tmp_path: Path, kind: str) 
     others = {
         "has no column 'c1', which": {"c0": [0.5]},
         "has a column 'x', which": {"c0": [0.5], "c1": [0.5], "x": [1]},
-        "have another order": {"c1": [0.5], "c0": [0.5]},
         "column 'c1' is string in": {"c0": [0.5], "c1": ["a"]},
     }
     for said, columns in others.items():
@@ -217,6 +258,52 @@ def test_other_columns_in_one_of_the_files_are_named(tmp_path: Path, kind: str) 
         with pytest.raises(ValueError, match=rf"1\{suffix}.*") as raised:
             opened(tmp_path)
         assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "feather, compressed"])
+@pytest.mark.parametrize("later", [0, 1])
+def test_files_of_other_types_and_orders_keep_all_values(tmp_path: Path, kind: str, later: int) -> None:
+    suffix, write = WRITERS[kind]
+    narrow = {
+        "f": pa.array([0.5, 1.5], pa.float32()),
+        "i": pa.array([1, None], pa.int32()),
+        "n": pa.array([1, 2], pa.uint8()),
+        "s": pa.array(["a", None]),
+        "d": pa.array(["x", "y"]),
+        "w": pa.array([7, 8], pa.int16()),
+    }
+    wide = {
+        "w": pa.array([0.25], pa.float32()),
+        "d": pa.array(["w"]).dictionary_encode(),
+        "s": pa.array(["b"], pa.large_string()),
+        "n": pa.array([-1], pa.int8()),
+        "i": pa.array([2**40]),
+        "f": pa.array([1e300]),
+    }
+    write(pa.table(narrow), tmp_path / f"{1 - later}{suffix}", 5)
+    write(pa.table(wide), tmp_path / f"{later}{suffix}", 5)
+    scan = Scan(pickle.loads(pickle.dumps(opened(tmp_path))))
+    assert {name: scan.dtypes[name] for name in "finsdw"} == {
+        "f": "float64", "i": "int64", "n": "int16", "s": "string", "d": "string", "w": "float32",
+    }  # fmt: skip
+    order = [0, 1, 2] if later else [2, 0, 1]
+    expected = np.array([[0.5, 1, 1, 7], [1.5, np.nan, 2, 8], [1e300, 2**40, -1, 0.25]])[order]
+    np.testing.assert_array_equal(scan[["f", "i", "n", "w"]].read(), expected)
+    np.testing.assert_array_equal(scan[["w"]][1:].read(), expected[1:, 3:].astype("f4"))
+    assert scan["s"].read().tolist() == [["a", None, "b"][at] for at in order]
+    assert scan["d"].read().tolist() == [["x", "y", "w"][at] for at in order]
+
+
+@pytest.mark.parametrize("other", [pa.float32(), pa.float64(), pa.uint64(), pa.bool_(), pa.string()], ids=str)
+def test_types_that_no_dtype_joins_are_refused_in_each_order(tmp_path: Path, other: pa.DataType) -> None:
+    for whole, rest in ((0, 2), (2, 0)):
+        write_parquet(pa.table({"x": pa.array([2**53 + 1])}), tmp_path / f"{whole}.parquet", 5)
+        write_parquet(pa.table({"x": pa.array([1], pa.int8())}), tmp_path / "1.parquet", 5)
+        write_parquet(pa.table({"x": pa.array([1]).cast(other)}), tmp_path / f"{rest}.parquet", 5)
+        with pytest.raises(
+            ValueError, match=r"column 'x' is .* in .*\d\.parquet, and .*; no dtype has the values of both"
+        ):
+            opened(tmp_path)
 
 
 def test_files_that_are_not_there_or_of_no_known_kind_are_named(tmp_path: Path) -> None:
@@ -284,6 +371,38 @@ def test_lines_of_csv_are_counted_with_empty_ones_and_without_a_last_break(tmp_p
     path.write_text("a\n" + "1\n" * 600_000 + "x\n")  # pyarrow looks at the first megabyte for the types
     with pytest.raises(ValueError, match=r"x\.csv: .* cannot be read: .*x"):
         read(opened(path), 0, 600_001, [0], 600_001)
+
+
+def test_columns_of_csv_that_are_empty_at_first_or_have_fractions_later_are_numbers(tmp_path: Path) -> None:
+    path, n = tmp_path / "x.csv", 600_000  # pyarrow looks at the first megabyte for the types
+    path.write_text("whole,late,word,never\n" + "1,,,\n" * n + "1.5,2.5,x,\n" + "2,,7,\n")
+    source = opened(path)
+    assert [(each.name, each.dtype) for each in source.columns] == [
+        ("whole", "float64"), ("late", "float64"), ("word", "string"), ("never", "null"),
+    ]  # fmt: skip
+    nan = np.nan
+    last = [[1, nan, nan], [1.5, 2.5, nan], [2, nan, nan]]
+    np.testing.assert_array_equal(read(source, n - 1, n + 2, [0, 1, 3], 2), last)
+    assert Scan(source)["word"][n - 1 :].read().tolist() == ["", "x", "7"]
+    np.testing.assert_array_equal(Scan(source)[["whole", "late"]][n:].read(), [[1.5, 2.5], [2, nan]])
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_column_without_values_goes_with_any_in_other_files(tmp_path: Path, kind: str, empty: int) -> None:
+    suffix, write = WRITERS[kind]
+    without = pa.table({"f": pa.nulls(2), "s": pa.nulls(2), "n": pa.nulls(2), "k": [3, 4]})
+    write(without, tmp_path / f"{empty}{suffix}", 5)
+    full = pa.table({"f": pa.array([0.5, 1.5], pa.float32()), "s": ["a", "b"], "n": pa.nulls(2), "k": [1, 2]})
+    write(full, tmp_path / f"{1 - empty}{suffix}", 5)
+    source = pickle.loads(pickle.dumps(opened(tmp_path)))
+    number = "float64" if suffix == ".csv" else "float32"
+    assert [each.dtype for each in source.columns][:3] == [number, "string", "null"]
+    numbers, strings = [[0.5, 1], [1.5, 2], [np.nan, 3], [np.nan, 4]], ["a", "b", None, None]
+    order = [0, 1, 2, 3] if empty else [2, 3, 0, 1]
+    np.testing.assert_array_equal(read(source, 0, 4, [0, 3], 3), np.array(numbers)[order])
+    assert np.isnan(read(source, 0, 4, [2], 3)).all()
+    assert Scan(source)["s"].read().tolist() == [strings[at] for at in order]
 
 
 class Words(FileSource):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from constants import constants
 from exported import numbers_of
 from sklearn.base import clone
-from strikes import meetings, pressed_when, strike, wait_for_stop
+from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
 from xpulab.basic_statistics import BasicStatistics
@@ -190,6 +191,59 @@ def test_infinity_is_found_in_rows_that_are_not_kept(budget: str, tmp_path: Path
     y = (LABELS,) if kind is GaussianNB else ()
     with pytest.raises(ValueError, match="infinity"):
         kind().fit(stored(tmp_path / "x.parquet", X), *y)
+
+
+@pytest.mark.fraction(2)
+def test_row_groups_and_dictionaries_beside_the_rows_change_nothing(budget: str, tmp_path: Path) -> None:
+    """Arrow cuts batches in other places where a file has a dictionary, and each writer has row groups of its own."""
+    table = pa.table({f"c{f}": ROWS[:, f] for f in range(D)})
+    with_words = table.append_column("word", pa.array(WORDS).dictionary_encode())
+    found = []
+    for group in (1000, 1229, N):
+        for each in (table, with_words):
+            pq.write_table(each, tmp_path / "x.parquet", row_group_size=group)
+            rows = xpulab.scan(tmp_path / "x.parquet", columns=["c0", "c1", "c2", "c3"])
+            scaler, statistics = RobustScaler().fit(rows), BasicStatistics().fit(rows)
+            read = [re.findall(r"again in (.*) each", "".join(fit.report_.notes)) for fit in (scaler, statistics)]
+            found.append((scaler.center_.tolist(), statistics.mean_.tolist(), read))
+        assert found[-1] == found[-2], group
+        np.testing.assert_array_equal(found[-1][0], found[0][0])
+        np.testing.assert_allclose(found[-1][1], found[0][1], rtol=1e-12)  # ranks have other rows
+        assert [passes.split(" of ")[0] for (passes,) in read] == ["9 passes", "1 pass"], read
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given", "attribute"),
+    [
+        (GaussianMixture(2, init_params="random", tol=0, max_iter=8, random_state=0), (), "means_"),
+        (LogisticRegression(C=1e-3, tol=1e-12, max_iter=30), (LABELS,), "coef_"),
+    ],
+    ids=["mixture", "classifier"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_in_passes_resumes_and_survives_a_lost_engine(
+    losable: xpulab.XPUCluster, files: dict[bool, Scan], tmp_path: Path, estimator: Any, given: tuple[Any, ...],
+    attribute: str,
+) -> None:  # fmt: skip
+    rows = files[False]
+    whole = clone(estimator).fit(rows.read(), *given)
+    losable.memory = BUDGETS["40 %"]
+    try:
+        stopped, lost = clone(estimator), clone(estimator)
+        losable.run(strike, 1, wait_for_stop, str(tmp_path / "waits"), iterations=4)
+        with pressed_when(tmp_path / "waits"), pytest.raises(KeyboardInterrupt):
+            stopped.fit(rows, *given)
+        losable.run(meetings)
+        assert np.max(stopped.n_iter_) < np.max(whole.n_iter_)
+        stopped.resume()
+        losable.run(strike, 1, die_on_rank_1, iterations=4, pause=0.06)
+        lost.fit(rows, *given)
+    finally:
+        losable.memory = None
+    for each in (stopped, lost):
+        np.testing.assert_allclose(getattr(each, attribute), getattr(whole, attribute), rtol=1e-5, atol=1e-8)
+    assert "the others were read again in" in "\n".join(stopped.report_.notes)
+    assert "went on from iteration" in "\n".join(lost.report_.notes)
 
 
 def test_a_fit_stops_between_passes(losable: xpulab.XPUCluster, files: dict[bool, Scan], tmp_path: Path) -> None:

@@ -20,12 +20,17 @@ from xpulab.sources.chosen import ChosenRows
 from xpulab.sources.tables import ArrowTable
 
 FRAME = pd.DataFrame({"a": np.arange(500.0) % 17, "b": np.arange(500) % 5, "s": ["x", "y"] * 250})
+POLARS = pl.DataFrame(FRAME.to_dict("list"))
 TABLES: dict[str, Any] = {
     "pandas": FRAME,
     "pandas, with an index": FRAME.set_index(np.arange(500)[::-1]),
+    "pandas, of the other byte order": FRAME.astype({"a": ">f8", "b": ">i4"}),
     "pandas, nullable": FRAME.astype({"a": "Float64", "b": "Int64"}),
     "pandas, categorical": FRAME.astype({"b": "category", "s": "category"}),
-    "polars": pl.DataFrame(FRAME.to_dict("list")),
+    "polars": POLARS,
+    "polars, categorical": POLARS.with_columns(pl.col("s").cast(pl.Categorical)),
+    "polars, Enum": POLARS.with_columns(pl.col("s").cast(pl.Enum(["z", "y", "x"]))),
+    "polars, Decimal": POLARS.with_columns(pl.col("a").cast(pl.Decimal(38, 2))),
     "pyarrow": pa.concat_tables([pa.table(FRAME[:123]), pa.table(FRAME[123:])]),
     "record batch": pa.record_batch(FRAME),
 }
@@ -42,10 +47,15 @@ def test_a_table_is_scanned_as_its_files_would_be(kind: str) -> None:
 
 def test_a_tensor_is_scanned_by_dlpack_and_other_things_are_refused() -> None:
     class Tensor:
-        def __init__(self, array: np.ndarray) -> None:
-            self.array = array
+        def __init__(self, array: np.ndarray, requires_grad: bool = True) -> None:
+            self.array, self.requires_grad = array, requires_grad
+
+        def detach(self) -> Tensor:
+            return Tensor(self.array, requires_grad=False)
 
         def __dlpack__(self, **kwargs: Any) -> Any:
+            if self.requires_grad:
+                raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
             return self.array.__dlpack__()
 
         def __dlpack_device__(self) -> Any:
@@ -59,6 +69,21 @@ def test_a_tensor_is_scanned_by_dlpack_and_other_things_are_refused() -> None:
         xpulab.scan({})
     with pytest.raises(ValueError, match="expected rows, of 2 dimensions"):
         xpulab.scan(np.zeros((2, 2, 2)))
+    for column in (FRAME["a"], POLARS["a"], pa.array([1.0]), pa.chunked_array([[1.0]])):
+        with pytest.raises(
+            TypeError, match=r"which is a column; expected a table: pass (X\.to_frame|pyarrow\.table)\("
+        ):
+            xpulab.scan(column)
+
+
+def test_half_floats_and_large_whole_numbers_have_their_values() -> None:
+    halves, large = [0.5, None, -65504.0], [2**53 + 1, 2**64 - 1, 0]
+    table = pa.table({"h": pa.array(halves, pa.float16()), "u": pa.array(large, pa.uint64())})
+    scan = xpulab.scan(table)
+    assert scan.dtypes == {"h": "float16", "u": "uint64"}
+    assert (scan.dtype, scan[["h"]].dtype) == (np.float64, np.float64)
+    np.testing.assert_array_equal(scan["h"].read(), [0.5, np.nan, -65504])
+    assert scan["u"].read().tolist() == large  # alone, not by way of float64
 
 
 @pytest.mark.cluster

@@ -54,6 +54,11 @@ FRAME = pd.DataFrame({
     "carrier": RNG.choice(["UA", "AA", "DL", "WN"], N, p=[0.5, 0.3, 0.15, 0.05]),
     "month": pd.Categorical(RNG.choice(["jan", "feb"], N), categories=["jan", "feb", "mar"]),
 })  # fmt: skip
+POLARS: dict[str, Any] = {
+    "polars": {},
+    "categories": {"carrier": pl.Categorical, "month": pl.Categorical},
+    "Enum": {"carrier": pl.Enum(["WN", "XX", "DL", "UA", "AA"]), "month": pl.Enum(["jan", "feb", "mar"])},
+}
 STRINGS, NUMBERS = ["carrier", "month"], ["distance", "delay"]
 
 
@@ -103,14 +108,17 @@ def test_the_drawing_says_what_is_where(current: xpulab.XPUCluster, table: Any) 
     assert "and 5 more columns" in repr(current.scatter(pd.DataFrame(np.zeros((2, 17))).add_prefix("x")))
 
 
-@pytest.mark.parametrize("of", ["polars", "arrow", "dictionaries", "scan", "files"])
+@pytest.mark.parametrize("of", [*POLARS, "arrow", "dictionaries", "scan", "files", "a file of polars"])
 def test_tables_of_each_kind_have_the_same_rows(
     current: xpulab.XPUCluster, table: Any, tmp_path: Path, of: str, written: list[int]
 ) -> None:
     frame = FRAME.astype({"month": str})
     given: Any = pa.table(frame)
-    if of == "polars":
-        given = pl.DataFrame(given)
+    if of in POLARS:
+        given = pl.DataFrame(given).cast(POLARS[of])
+    elif of == "a file of polars":
+        pl.DataFrame(given).cast(POLARS["Enum"]).write_ipc(tmp_path / "rows.arrow", record_batch_size=90)
+        given = xpulab.scan(tmp_path)
     elif of == "dictionaries":
         parts = [pa.table(frame[first : first + 100]) for first in range(0, N, 100)]
         encoded = [part.set_column(3, "carrier", part["carrier"].dictionary_encode()) for part in parts]
@@ -122,7 +130,7 @@ def test_tables_of_each_kind_have_the_same_rows(
         given = xpulab.scan(tmp_path)
     del written[:]
     found: Any = current.scatter(given)
-    assert (sum(written) == 0) == (of == "files")
+    assert (sum(written) == 0) == ("file" in of)
     assert_array_equal(found.gather(), table.gather())
     assert_array_equal(found.categories["carrier"], table.categories["carrier"])
 
@@ -247,6 +255,32 @@ def test_ordinal_encoders_have_scikit_learn_s_numbers(current: xpulab.XPUCluster
             assert_array_equal(back, right)
     with pytest.raises(ValueError, match=r"Found unknown categories \['\?\?'\] in column 0 during transform"):
         OrdinalEncoder().fit(frame).transform(other.assign(carrier="??"))
+
+
+@pytest.mark.parametrize("kind", [OneHotEncoder, OrdinalEncoder])
+def test_none_nan_and_na_are_one_missing_category(current: xpulab.XPUCluster, kind: Any) -> None:
+    frame = missing(FRAME)[["carrier"]].astype(object)  # missing strings are nan
+    others = frame.where(frame.notna(), None)
+    given = {
+        "nan": frame,
+        "None": others,
+        "NA": frame.astype("string"),
+        "category": frame.astype("category"),
+        "Arrow": frame.astype(pd.ArrowDtype(pa.string())),
+        "polars": pl.DataFrame({"carrier": others["carrier"].tolist()}),
+        "polars, Categorical": pl.DataFrame({"carrier": others["carrier"].tolist()}).cast(pl.Categorical),
+        "pyarrow": pa.table({"carrier": others["carrier"].tolist()}),
+    }
+    given |= {f"handle of {name}": current.scatter(given[name], allow_nan=True) for name in ("NA", "polars")}
+    dense = {"sparse_output": False} if kind is OneHotEncoder else {}
+    theirs = getattr(sklearn.preprocessing, kind.__name__)(**dense).fit(frame)
+    expected = theirs.transform(frame)
+    fitted = {name: kind(**dense).fit(rows) for name, rows in given.items()}
+    for name, encoder in fitted.items():
+        assert len(encoder.categories_[0]) == 5, name
+        for other in {"nan", "polars", "handle of NA", name}:
+            found = encoder.transform(given[other])
+            assert_array_equal(found.gather() if "handle" in other else found, expected, err_msg=f"{name}, {other}")
 
 
 @pytest.mark.parametrize("how", [{}, {"strategy": "constant", "fill_value": "Hawaiian"}], ids=str)

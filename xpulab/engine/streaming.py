@@ -13,7 +13,7 @@ from xpulab.kernels.rows import Fill
 from xpulab.kernels.streamed import Reading, StreamedRows
 from xpulab.sharing.sources import BlockRows
 
-__all__ = ["others", "streamed"]
+__all__ = ["expect_passes", "others", "streamed"]
 
 _LONG = 1.0  # seconds of a pass after which a request to stop ends it
 
@@ -32,6 +32,12 @@ def others(task: Task, source: BlockRows, n_kept: int) -> StreamedRows:
     rows.reading.kept = n_kept
     task.reading = rows.reading
     return rows
+
+
+def expect_passes(task: Task, n: int) -> None:
+    """Note that a task makes at most `n` more passes, if it makes any, for the view."""
+    if task.reading is not None:
+        task.reading.most = task.reading.passes + n
 
 
 def _in_parts(task: Task, source: BlockRows, n_kept: int, sample_weight: np.ndarray | None) -> StreamedRows:
@@ -61,5 +67,7 @@ def _about(reading: Reading, source: BlockRows) -> str:
     n, kept = source.shape[0], sum(source.kept or ())
     share = 100 * kept / max(1, n)
     rate = (n - kept) * source.row_bytes * reading.passes / reading.seconds / 1e9 if reading.seconds else 0.0
-    at = f" at {rate:.2f} GB/s" if rate else ""
-    return f"pass {reading.passes + 1}: {share:.0f} % of the rows kept, {100 - share:.0f} % read again{at}"
+    waited = 100 * reading.waited / max(reading.seconds, 1e-9)
+    at = f" at {rate:.2f} GB/s, and waited for {waited:.0f} % of the time" if rate else ""
+    of = f" of at most {reading.most}" if reading.most > reading.passes else ""
+    return f"pass {reading.passes + 1}{of}: {share:.0f} % of the rows kept, {100 - share:.0f} % read again{at}"

@@ -18,7 +18,7 @@ from xpulab.data import ShardedArray, looked_at_later
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.columns import ScannedColumn, beside
-from xpulab.scanning import Scan, scanned
+from xpulab.scanning import Scan, require_table, scanned
 
 __all__ = [
     "FLOATS",
@@ -98,6 +98,7 @@ def checked_rows(
             estimator, X, **{**rules, "accept_sparse": False, "dtype": FLOATS, "ensure_all_finite": False}, reset=reset
         )
         return X
+    require_table(X)
     finite = rules.get("ensure_all_finite", True) if look_now or not looked_at_later(X) else False
     rules = {"dtype": FLOATS, **rules, "ensure_all_finite": finite}
     with place_named(X):

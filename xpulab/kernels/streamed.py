@@ -45,6 +45,8 @@ class Reading:
         Seconds of these passes.
     waited : float
         Seconds in which the device had nothing to do, because the next rows were not there.
+    most : int
+        Number of passes that the task makes at most; 0 if that is not known.
     """
 
     kept: int
@@ -53,6 +55,7 @@ class Reading:
     nbytes: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+    most: int = 0
 
 
 class RowsInParts(ABC):

@@ -67,7 +67,7 @@ _RANK = np.dtype(
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
         ("name", "S48"),  # the call of an estimator, as users know it, or the name of another task
-        ("doing", "S64"),  # text about its present work; empty if the other fields describe it
+        ("doing", "S128"),  # text about its present work; empty if the other fields describe it
         ("client", "i8"),  # pid of the process that sent the task
         ("failed", "u8"),  # number of the last task that raised an exception on this rank
         ("ended", "u8"),  # number of the last task whose user's code has ended on this rank

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.needed import needed
-from xpulab.sources.source import Column
+from xpulab.sources.source import NO_VALUES, Column
 
 __all__ = ["codes_of_texts", "columns_of", "values_of"]
 
@@ -33,6 +33,8 @@ def _column(field: Any) -> Column:
     pa = needed("pyarrow", "Arrow data")
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     numeric: Any = None
+    if pa.types.is_null(kind):
+        return Column(field.name, NO_VALUES, np.dtype(np.float64))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numeric = np.dtype(kind.to_pandas_dtype())
     elif pa.types.is_decimal(kind):
@@ -54,14 +56,26 @@ def values_of(column: Any) -> npt.NDArray[Any]:
 
 
 def _values(pa: Any, chunk: Any) -> npt.NDArray[Any]:
+    if pa.types.is_null(chunk.type):
+        return np.full(len(chunk), np.nan)
     if pa.types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_decode()
+        chunk = _of_strings(pa, chunk).dictionary_decode()
     if pa.types.is_decimal(chunk.type) or (
         chunk.null_count and (pa.types.is_boolean(chunk.type) or pa.types.is_integer(chunk.type))
     ):
         chunk = chunk.cast(pa.float64(), safe=False)
     found: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
     return found
+
+
+def _of_strings(pa: Any, chunk: Any) -> Any:
+    """Return a dictionary-encoded chunk; string views in its dictionary, which Arrow does not take from, are strings.
+
+    Categorical and Enum of polars are such.
+    """
+    if not pa.types.is_string_view(chunk.type.value_type):
+        return chunk
+    return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
 
 
 def codes_of_texts(column: Any, about: Column) -> tuple[tuple[str, ...], Any]:
@@ -78,10 +92,12 @@ def codes_of_texts(column: Any, about: Column) -> tuple[tuple[str, ...], Any]:
         raise ValueError(
             f"column {about.name!r} ({about.dtype}) has neither numbers nor strings; leave it out, or convert it first"
         )
-    if pa.types.is_string_view(kind):
+    if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
-    found = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    chunks = found.unify_dictionaries().chunks
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    chunks = [_of_strings(pa, chunk) for chunk in column.chunks]
+    chunks = pa.chunked_array(chunks).unify_dictionaries().chunks if chunks else []
     every = chunks[0].dictionary.to_pylist() if chunks else []
     used = {every[place] for chunk in chunks for place in chunk.indices.unique().to_pylist() if place is not None}
     texts = tuple(sorted(text for text in used if text is not None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from xpulab.sources.arrow import columns_of, values_of
 from xpulab.sources.decoded import Decode
 from xpulab.sources.files import FileSource
 from xpulab.sources.needed import needed
-from xpulab.sources.source import Column
+from xpulab.sources.source import NO_VALUES, Column
 from xpulab.sources.states import file_state
 
 __all__ = ["Csv"]
@@ -24,8 +24,9 @@ __all__ = ["Csv"]
 class Csv(FileSource):
     """Rows in a CSV file, whose first line has the names of the columns.
 
-    The dtypes are those of the first megabyte. Whole numbers there may have fractions later, because they are read as
-    float64. A line break inside of quotes is refused, because blocks end at line breaks.
+    The dtypes are those of the first megabyte; of columns that are empty there, those of the first block with values.
+    Whole numbers may have fractions later, because they are read as float64. A line break inside of quotes is refused,
+    because blocks end at line breaks.
 
     Attributes
     ----------
@@ -42,41 +43,36 @@ class Csv(FileSource):
     def open(cls, path: str) -> Csv:
         """Look for the line breaks of a file, of which it reads some megabytes at a time."""
         state = file_state(path)
-        schema = cls._schema(path)
-        places, sizes = _lines_of(path, cls.part_bytes)
+        schema, places, sizes = cls._found(path)
         return cls(path, state, tuple(schema), tuple(itertools.accumulate(sizes, initial=0)), tuple(places))
 
     @classmethod
     def look(cls, path: str) -> tuple[Sequence[Column], Sequence[int]]:
         """Return the columns, and the number of lines of each block."""
-        return cls._schema(path), _lines_of(path, cls.part_bytes)[1]
+        schema, _, sizes = cls._found(path)
+        return schema, sizes
 
-    @staticmethod
-    def _schema(path: str) -> Sequence[Column]:
-        csv = needed("pyarrow.csv", "CSV")
+    @classmethod
+    def _found(cls, path: str) -> tuple[Sequence[Column], list[int], list[int]]:
+        """Return the columns, the places of the blocks, and the number of lines of each."""
         try:
-            with csv.open_csv(path) as reader:
-                return tuple(
-                    Column(each.name, "float64", np.dtype(np.float64)) if _is_number(each) else each
-                    for each in columns_of(reader.schema)
-                )
+            with needed("pyarrow.csv", "CSV").open_csv(path) as reader:
+                schema = [_in_float64(each) for each in columns_of(reader.schema)]
+            places, sizes = _lines_of(path, cls.part_bytes)
+            return _with_later_values(path, schema, places, sizes), places, sizes
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read as CSV: {error}") from error
 
     def decoder(self, columns: Sequence[int]) -> Decode:
         """Return a function that parses blocks."""
-        pa, csv = needed("pyarrow", "CSV"), needed("pyarrow.csv", "CSV")
+        pa = needed("pyarrow", "CSV")
         names = [column.name for column in self.schema]
         wanted = [names[number] for number in columns]
         types = {each.name: pa.float64() if _is_number(each) else pa.bool_() for each in self.schema if each.numeric}
-        read = csv.ReadOptions(column_names=names)
-        convert = csv.ConvertOptions(column_types=types, include_columns=list(dict.fromkeys(wanted)))
+        types |= {each.name: pa.string() for each in self.schema if each.dtype == "string"}
 
         def decode(first: int, last: int) -> list[npt.NDArray[Any]]:
-            with open(self.path, "rb") as file:
-                file.seek(self.places[first])
-                text = pa.py_buffer(file.read(self.places[last] - self.places[first]))
-            table = csv.read_csv(pa.BufferReader(text), read_options=read, convert_options=convert)
+            table = _parsed(self.path, (self.places[first], self.places[last]), names, wanted, types)
             n = self.bounds[last] - self.bounds[first]
             if len(table) != n:
                 raise ValueError(
@@ -90,6 +86,36 @@ class Csv(FileSource):
 
 def _is_number(column: Column) -> bool:
     return column.numeric is not None and column.numeric.kind in "fiu"
+
+
+def _in_float64(column: Column) -> Column:
+    if column.dtype == NO_VALUES or not _is_number(column):
+        return column
+    return replace(column, dtype="float64", numeric=np.dtype(np.float64))
+
+
+def _parsed(path: str, lines: tuple[int, int], names: Any, wanted: Sequence[Any], types: dict[Any, Any]) -> Any:
+    """Return columns of the lines between two places of a file as a table."""
+    pa, csv = needed("pyarrow", "CSV"), needed("pyarrow.csv", "CSV")
+    with open(path, "rb") as file:
+        file.seek(lines[0])
+        text = pa.py_buffer(file.read(lines[1] - lines[0]))
+    read = csv.ReadOptions(column_names=names)
+    convert = csv.ConvertOptions(column_types=types, include_columns=list(dict.fromkeys(wanted)))
+    return csv.read_csv(pa.BufferReader(text), read_options=read, convert_options=convert)
+
+
+def _with_later_values(
+    path: str, schema: Sequence[Column], places: Sequence[int], sizes: Sequence[int]
+) -> Sequence[Column]:
+    """Return the columns, of which those that are empty at first have the dtypes of the first block with values."""
+    names = [each.name for each in schema]
+    for lines, size in zip(itertools.pairwise(places), sizes, strict=True):
+        empty = [each.name for each in schema if each.dtype == NO_VALUES]
+        if empty and size:
+            later = {each.name: each for each in columns_of(_parsed(path, lines, names, empty, {}).schema)}
+            schema = [_in_float64(later.get(each.name, each)) for each in schema]
+    return schema
 
 
 def _lines_of(path: str, part: int) -> tuple[list[int], list[int]]:

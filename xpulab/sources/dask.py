@@ -13,7 +13,7 @@ import numpy.typing as npt
 from xpulab.sources.arrow import columns_of, values_of
 from xpulab.sources.decoded import Decode, DecodedSource
 from xpulab.sources.needed import needed
-from xpulab.sources.source import Column, columns_of_array
+from xpulab.sources.source import NO_VALUES, Column, columns_of_array
 
 __all__ = ["DaskArray", "DaskFrame", "of_dask"]
 
@@ -88,6 +88,11 @@ class DaskFrame(DecodedSource):
 
         def decode(first: int, last: int) -> list[npt.NDArray[Any]]:
             table = pa.Table.from_pandas(chosen.partitions[first:last].compute(), preserve_index=False)
-            return [values_of(table.column(self._columns[number].name)) for number in columns]
+            return [self._values(number, table.column(self._columns[number].name)) for number in columns]
 
         return decode
+
+    def _values(self, number: int, column: Any) -> npt.NDArray[Any]:
+        found = values_of(column)
+        only_nulls = str(column.type) == NO_VALUES and self._columns[number].numeric is None
+        return np.full(len(found), None, object) if only_nulls else found

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from xpulab.sources.source import Fill, RowSource
 
-__all__ = ["Decode", "DecodedSource"]
+__all__ = ["Decode", "DecodedSource", "columns_by_chunks"]
 
 #: Decodes the blocks from one number up to, not including, another: an array of each column.
 Decode = Callable[[int, int], list[npt.NDArray[Any]]]
@@ -53,6 +53,34 @@ class DecodedSource(RowSource):
         with _Decoded(self, start, stop, columns) as blocks:
             yield blocks.fill
         self.require_unchanged()
+
+
+def columns_by_chunks(rows: Any, columns: Sequence[int], step: int) -> Callable[[int, int], list[npt.NDArray[Any]]]:
+    """Return a function that reads columns of some rows of a chunked array, of which only chunks with them are read.
+
+    Parameters
+    ----------
+    rows : array-like of shape (n_rows, n_columns) or (n_rows,)
+        Such as an array of Zarr: a slice reads the chunks that it meets.
+    columns : sequence of int
+    step : int
+        How many columns a chunk has.
+    """
+    spans: list[tuple[int, int]] = []  # of columns whose chunks lie side by side
+    for chunk in sorted({number // step for number in columns}):
+        begin, end = chunk * step, (chunk + 1) * step
+        spans[-1:] = [(spans[-1][0], end)] if spans and spans[-1][1] == begin else [*spans[-1:], (begin, end)]
+
+    def taken(first: int, last: int) -> list[npt.NDArray[Any]]:
+        if rows.ndim == 1:
+            return [rows[first:last]] * len(columns)
+        found: dict[int, npt.NDArray[Any]] = {}
+        for begin, end in spans:
+            some = rows[first:last, begin:end]
+            found |= {number: some[:, number - begin] for number in columns if begin <= number < end}
+        return [found[number] for number in columns]
+
+    return taken
 
 
 class _Decoded:

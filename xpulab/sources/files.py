@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.decoded import Decode, DecodedSource
-from xpulab.sources.source import Column
+from xpulab.sources.source import Column, common_column
 from xpulab.sources.states import file_state, require_same
 
 __all__ = ["FileSource", "JoinedFiles", "joined", "paths_of"]
@@ -115,14 +115,25 @@ class FileSource(DecodedSource):
 
 @dataclass(frozen=True)
 class JoinedFiles(DecodedSource):
-    """The rows of several files with the same columns, one file after the other."""
+    """The rows of several files, one file after the other.
+
+    Attributes
+    ----------
+    parts : tuple of FileSource
+    schema : tuple of Column
+        The columns, with dtypes that have the values of all files.
+    places : tuple of tuple of int
+        The numbers of these columns in each file.
+    """
 
     parts: tuple[FileSource, ...]
+    schema: tuple[Column, ...]
+    places: tuple[tuple[int, ...], ...]
 
     @property
     def columns(self) -> Sequence[Column]:
         """The columns."""
-        return self.parts[0].columns
+        return self.schema
 
     @cached_property
     def blocks(self) -> Sequence[int]:
@@ -136,7 +147,7 @@ class JoinedFiles(DecodedSource):
         return [path for part in self.parts for path in part.files]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts}
+        return {"parts": self.parts, "schema": self.schema, "places": self.places}
 
     def decoding(self, columns: Sequence[int]) -> Decode:
         """Return a function that decodes blocks of any of the files, of which the last one stays open."""
@@ -150,12 +161,30 @@ class JoinedFiles(DecodedSource):
                 end = min(last, firsts[number + 1])
                 if number not in opened:
                     opened.clear()
-                    opened[number] = self.parts[number].decoding(columns)
+                    opened[number] = self._decoding(number, columns)
                 pieces.append(opened[number](first - firsts[number], end - firsts[number]))
                 first = end
             return pieces[0] if len(pieces) == 1 else [np.concatenate(each) for each in zip(*pieces, strict=True)]
 
         return decode
+
+    def _decoding(self, part: int, columns: Sequence[int]) -> Decode:
+        """Return the decoder of a file; nulls of a column that has strings in other files are None."""
+        file, there = self.parts[part], [self.places[part][number] for number in columns]
+        decode = file.decoding(there)
+        empty = [
+            at
+            for at, (number, own) in enumerate(zip(columns, there, strict=True))
+            if self.schema[number].numeric is None and file.schema[own].numeric is not None
+        ]
+
+        def decode_strings(first: int, last: int) -> list[npt.NDArray[Any]]:
+            found = decode(first, last)
+            for at in empty:
+                found[at] = np.full(len(found[at]), None, object)
+            return found
+
+        return decode_strings if empty else decode
 
     def require_unchanged(self) -> None:
         """Raise ValueError if a file has changed since it was scanned."""
@@ -164,41 +193,42 @@ class JoinedFiles(DecodedSource):
 
     def on_this_host(self) -> JoinedFiles:
         """Return this source with the states of the files of this host."""
-        return JoinedFiles(tuple(part.on_this_host() for part in self.parts))
+        return replace(self, parts=tuple(part.on_this_host() for part in self.parts))
 
 
 def joined(parts: Sequence[FileSource]) -> FileSource | JoinedFiles:
-    """Return several files as one source.
+    """Return several files as one source. The order of the files and of their columns changes no value.
 
     Raises
     ------
     ValueError
-        If a file has other columns or dtypes than the first one: the message says which file, and which column.
+        If a file has other columns than the first one, or a dtype that no other goes with without loss: the message
+        says which file, and which column.
     """
     first = parts[0]
-    for part in parts[1:]:
-        _require_same_columns(first, part)
-    return first if len(parts) == 1 else JoinedFiles(tuple(parts))
+    if len(parts) == 1:
+        return first
+    same = tuple(range(len(first.schema)))
+    places = tuple(_places(first, part) or same for part in parts)
+    schema = (
+        common_column([(part.schema[there[at]], part.path) for part, there in zip(parts, places, strict=True)])
+        for at in same
+    )
+    return JoinedFiles(tuple(parts), tuple(schema), places)
 
 
-def _require_same_columns(first: FileSource, part: FileSource) -> None:
-    if part.schema == first.schema:
-        return
+def _places(first: FileSource, part: FileSource) -> tuple[int, ...] | None:
+    """Return where a file has the columns of the first one; None if it has them in their order."""
     names, others = ([column.name for column in each.schema] for each in (first, part))
+    if names == others:
+        return None
     if missing := [name for name in names if name not in others]:
         raise ValueError(f"{part.path} has no column {missing[0]!r}, which {first.path} has")
     if more := [name for name in others if name not in names]:
         raise ValueError(f"{part.path} has a column {more[0]!r}, which {first.path} has not")
     if len(names) != len(others):
         raise ValueError(f"{part.path} has {len(others)} columns, and {first.path} has {len(names)}")
-    for one, other in zip(first.schema, part.schema, strict=True):
-        if one.name != other.name:
-            raise ValueError(
-                f"the columns of {part.path} have another order than those of {first.path}: {other.name!r} is where "
-                f"{one.name!r} is expected"
-            )
-        if one.dtype != other.dtype:
-            raise ValueError(f"column {one.name!r} is {other.dtype} in {part.path}, and {one.dtype} in {first.path}")
+    return tuple(others.index(name) for name in names)
 
 
 def _within(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:

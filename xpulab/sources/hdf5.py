@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
-
-from xpulab.sources.decoded import Decode
+from xpulab.sources.decoded import Decode, columns_by_chunks
 from xpulab.sources.files import FileSource
 from xpulab.sources.needed import needed
 from xpulab.sources.source import Column, columns_of_array
@@ -35,14 +33,10 @@ class Hdf5(FileSource):
             return columns_of_array(rows.dtype, n_columns), sizes
 
     def decoder(self, columns: Sequence[int]) -> Decode:
-        """Open the file."""
+        """Open the file, of which chunks without these columns are not read."""
         rows = _dataset(needed("h5py", "HDF5").File(self.files[0], "r"), self.path)
-
-        def decode(first: int, last: int) -> list[npt.NDArray[Any]]:
-            some = rows[self.bounds[first] : self.bounds[last]].reshape(-1, len(self.schema))
-            return [some[:, number] for number in columns]
-
-        return decode
+        taken = columns_by_chunks(rows, columns, rows.chunks[-1] if rows.chunks else len(self.schema))
+        return lambda first, last: taken(self.bounds[first], self.bounds[last])
 
 
 def _dataset(file: Any, path: str) -> Any:

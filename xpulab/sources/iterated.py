@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.sources.decoded import Decode, DecodedSource
-from xpulab.sources.source import Column, RowSource
+from xpulab.sources.source import Column, RowSource, common_column
 
 __all__ = ["IteratedBlocks"]
 
@@ -31,19 +31,23 @@ class IteratedBlocks(DecodedSource):
     def __init__(self, begin: Callable[[], Iterable[Any]], open_block: Callable[[Any], RowSource]) -> None:
         self._begin, self._open = begin, open_block
         sizes: list[int] = []
-        self._columns: Sequence[Column] = ()
+        self._found: list[tuple[Column, ...]] = []  # the columns of each block
+        known: dict[tuple[Column, ...], tuple[tuple[Column, ...], str]] = {}
         for number, block in enumerate(self._pass()):
-            if not number:
-                self._columns = block.columns
-            self._require_columns(number, block)
+            columns, _ = known.setdefault(each := tuple(block.columns), (each, f"block {number} of {begin!r}"))
+            self._found.append(columns)
+            if (said := _names(columns)) != (first := _names(self._found[0])):
+                raise ValueError(f"block {number} of {begin!r} has the columns {said}, and block 0 {first}")
             sizes.append(block.n_rows)
         if not sizes:
             raise ValueError(f"{begin!r} returned an iterator without blocks; expected a new iterator at each call")
+        wheres = [where for _, where in known.values()]
+        self._columns = [common_column(list(zip(every, wheres, strict=True))) for every in zip(*known, strict=True)]
         self._blocks = tuple(itertools.accumulate(sizes, initial=0))
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The columns of the first block."""
+        """The columns, with dtypes that have the values of all blocks."""
         return self._columns
 
     @property
@@ -59,11 +63,6 @@ class IteratedBlocks(DecodedSource):
             )
         return map(self._open, blocks)
 
-    def _require_columns(self, number: int, block: RowSource) -> None:
-        found, expected = ([(each.name, each.dtype) for each in columns] for columns in (block.columns, self._columns))
-        if found != expected:
-            raise ValueError(f"block {number} of {self._begin!r} has the columns {found}, and block 0 {expected}")
-
     def decoding(self, columns: Sequence[int]) -> Decode:
         """Return a function that takes columns from blocks; it begins a new pass for blocks before the last ones."""
         blocks: Iterator[RowSource] = iter(())
@@ -77,7 +76,7 @@ class IteratedBlocks(DecodedSource):
             for block in itertools.islice(blocks, last - at):
                 self._require_same(at, block)
                 if at >= first:
-                    pieces.append(_columns_of(block, columns))
+                    pieces.append(_columns_of(block, columns, self._columns))
                 at += 1
             if at < last:
                 raise ValueError(
@@ -89,7 +88,13 @@ class IteratedBlocks(DecodedSource):
         return decode
 
     def _require_same(self, number: int, block: RowSource) -> None:
-        self._require_columns(number, block)
+        found, expected = (
+            [(each.name, each.dtype) for each in columns] for columns in (block.columns, self._found[number])
+        )
+        if found != expected:
+            raise ValueError(
+                f"block {number} of {self._begin!r} has the columns {found}, and had {expected} in the first pass"
+            )
         before = self._blocks[number + 1] - self._blocks[number]
         if block.n_rows != before:
             raise ValueError(
@@ -98,10 +103,17 @@ class IteratedBlocks(DecodedSource):
             )
 
 
-def _columns_of(block: RowSource, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
+def _names(columns: Sequence[Column]) -> list[str | None]:
+    return [column.name for column in columns]
+
+
+def _columns_of(block: RowSource, columns: Sequence[int], known: Sequence[Column]) -> list[npt.NDArray[Any]]:
     found = []
     for number in columns:
         numeric = block.columns[number].numeric
+        if known[number].numeric is None is not numeric:  # only nulls, where other blocks have strings
+            found.append(np.full(block.n_rows, None, object))
+            continue
         column = np.empty((block.n_rows, 1), object if numeric is None else np.result_type(numeric, np.float32))
         with block.reading(0, block.n_rows, [number]) as fill:
             fill(0, column)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xpulab.sources.files import FileSource, joined, paths_of
@@ -62,24 +63,35 @@ def suffixes() -> list[str]:
     return sorted(_KINDS)
 
 
-def opened(files: Any) -> RowSource:
+def opened(files: Any, block: bool = False) -> RowSource:
     """Return files, or an object of this process, as one source, without reading its rows.
+
+    Parameters
+    ----------
+    files : path-like, list of path-like, or object
+    block : bool
+        Whether this is a block of other rows, which may have no rows.
 
     Raises
     ------
     FileNotFoundError
         If there are no such files.
     ValueError
-        If a file is of no known kind, is damaged, or has other columns than the first one.
+        If a file is of no known kind, is damaged, or has other columns than the first one; if a stream has no rows.
     TypeError
         If the object is of no known kind.
     """
     for has, kind in _OBJECTS.items():
         if hasattr(files, has):
             made: RowSource = _imported(kind)(files)
+            if not block and not made.n_rows and isinstance(files, Iterator):
+                raise ValueError(
+                    f"a {type(files).__name__} without rows was given; one that was read before has no more: make a "
+                    "new one, or pass a table of its rows, reader.read_all(), which is read as often as a fit needs"
+                )
             return made
     if callable(files):
-        return IteratedBlocks(files, opened)
+        return IteratedBlocks(files, functools.partial(opened, block=True))
     if not isinstance(files, str | os.PathLike | list | tuple):
         raise TypeError(
             f"a {type(files).__name__} was given; expected files, an object that has {', '.join(_OBJECTS)}, or a "

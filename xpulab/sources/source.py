@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Column", "Fill", "RowSource", "columns_of_array"]
+__all__ = ["NO_VALUES", "Column", "Fill", "RowSource", "columns_of_array", "common_column"]
+
+#: The dtype of a column that has only nulls, which are NaN. It goes with columns of any dtype in other files.
+NO_VALUES = "null"
+
+_STRINGS = re.compile(r"(dictionary<values=)?(large_)?string(_view)?\b")  # dtypes of columns of strings
 
 #: Fills an array with rows. It is called with the index of the first of them and with the array: its last axis is that
 #: of the columns, and the axes before it are those of the rows, in their order, with any strides. So the rows can be
@@ -47,8 +53,47 @@ class Column:
 
 
 def columns_of_array(dtype: np.dtype[Any], n_columns: int) -> list[Column]:
-    """Return the columns of an array, which have no names."""
-    return [Column(None, str(dtype), dtype if dtype.kind in "fiub" else None)] * n_columns
+    """Return the columns of an array, which have no names. Numbers in the other byte order are read in that of here."""
+    return [Column(None, str(dtype), dtype.newbyteorder("=") if dtype.kind in "fiub" else None)] * n_columns
+
+
+def common_column(found: Sequence[tuple[Column, str]]) -> Column:
+    """Return a column with the dtype that has the values of the columns of several files or blocks, which are named.
+
+    Raises
+    ------
+    ValueError
+        If there is no such dtype.
+    """
+    known: dict[str, tuple[Column, str]] = {}
+    for column, where in found:
+        if column.dtype in known or column.dtype == NO_VALUES:
+            continue
+        for other, there in known.values():
+            if not _goes_with(column, other):
+                raise ValueError(
+                    f"column {column.name!r} is {column.dtype} in {where}, and {other.dtype} in {there}; no dtype has "
+                    "the values of both"
+                )
+        known[column.dtype] = column, where
+    first = next(iter(known.values()), found[0])[0]
+    if len(known) < 2:
+        return first
+    numeric = [column.numeric for column, _ in known.values() if column.numeric is not None]
+    if not numeric:
+        return replace(first, dtype="string")
+    floats = [each for each in numeric if each.kind == "f"]
+    every = np.result_type(*(np.result_type(each, *floats) for each in numeric))
+    return replace(first, dtype=str(every), numeric=every)
+
+
+def _goes_with(column: Column, other: Column) -> bool:
+    """Return whether a dtype has the values of two columns of other dtypes."""
+    one, two = column.numeric, other.numeric
+    if one is None or two is None:
+        return one is two and all(_STRINGS.match(each.dtype) is not None for each in (column, other))
+    rounded = any(each.kind in "iu" and each.itemsize == 8 for each in (one, two))
+    return not (rounded and np.result_type(one, two).kind == "f") and (one.kind == "b") == (two.kind == "b")
 
 
 class RowSource(ABC):

@@ -29,13 +29,7 @@ class ArrowTable(DecodedSource):
     """
 
     def __init__(self, table: Any) -> None:
-        pa = needed("pyarrow", "a table")
-        if hasattr(table, "iloc"):
-            self._table = pa.Table.from_pandas(table, preserve_index=False)
-        elif hasattr(table, "__arrow_c_stream__"):
-            self._table = pa.table(table)
-        else:
-            self._table = pa.Table.from_batches([pa.record_batch(table)])
+        self._table = _table_of(table)
         self._columns: list[Column] = list(columns_of(self._table.schema))
         chunks = self._table.column(0).chunks if self._columns else []
         self._blocks = tuple(itertools.accumulate(map(len, chunks), initial=0))
@@ -70,6 +64,30 @@ class ArrowTable(DecodedSource):
             return [values_of(some.column(number)) for number in columns]
 
         return decode
+
+
+def _table_of(table: Any) -> Any:
+    """Return a table as one of pyarrow.
+
+    Raises
+    ------
+    TypeError
+        If a column was given.
+    """
+    pa = needed("pyarrow", "a table")
+    if hasattr(table, "to_frame") or isinstance(table, pa.Array | pa.ChunkedArray):
+        made = "X.to_frame()" if hasattr(table, "to_frame") else "pyarrow.table({'x': X})"
+        raise TypeError(f"a {type(table).__name__} was given, which is a column; expected a table: pass {made}")
+    if hasattr(table, "iloc"):
+        swapped = {
+            name: dtype.newbyteorder("=")
+            for name, dtype in table.dtypes.items()
+            if isinstance(dtype, np.dtype) and not dtype.isnative
+        }
+        return pa.Table.from_pandas(table.astype(swapped) if swapped else table, preserve_index=False)
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.table(table)
+    return pa.Table.from_batches([pa.record_batch(table)])
 
 
 class ArrayInMemory(RowSource):

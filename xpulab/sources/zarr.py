@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from xpulab.sources.decoded import Decode
+from xpulab.sources.decoded import Decode, columns_by_chunks
 from xpulab.sources.files import FileSource
 from xpulab.sources.needed import needed
 from xpulab.sources.source import Column, columns_of_array
@@ -35,15 +35,15 @@ class Zarr(FileSource):
         return columns_of_array(rows.dtype, n_columns), sizes
 
     def decoder(self, columns: Sequence[int]) -> Decode:
-        """Open the array."""
+        """Open the array, of which chunks without these columns are not read."""
         rows = _array(self.path)
+        taken = columns_by_chunks(rows, columns, rows.chunks[-1])
 
         def decode(first: int, last: int) -> list[npt.NDArray[Any]]:
             try:
-                some = rows[self.bounds[first] : self.bounds[last]].reshape(-1, len(self.schema))
+                return taken(self.bounds[first], self.bounds[last])
             except RuntimeError as error:  # of a codec
                 raise ValueError(str(error)) from error
-            return [some[:, number] for number in columns]
 
         return decode
 

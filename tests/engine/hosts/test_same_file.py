@@ -40,6 +40,26 @@ def test_other_files_are_not_the_same(tmp_path: Path) -> None:
     assert not has_same(str(tmp_path / "fifo"), sample)
 
 
+def test_the_files_of_a_folder_are_compared_with_their_names(tmp_path: Path) -> None:
+    def made(folder: str, **files: bytes) -> str:
+        for name, content in files.items():
+            (tmp_path / folder / "c" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / "c" / name).write_bytes(content)
+        return str(tmp_path / folder)
+
+    one, other, none = np.random.RandomState(0).bytes(50_000), os.urandom(30_000), b""
+    sample = sample_of(made("a.zarr", x=one, y=none, z=other))
+    assert has_same(made("b.zarr", z=other, y=none, x=one), sample)
+    assert not has_same(made("names.zarr", x=one, y2=none, z=other), sample)
+    assert not has_same(made("places.zarr", x=other, y=none, z=one), sample)
+    assert not has_same(made("content.zarr", x=one, y=none, z=os.urandom(30_000)), sample)
+    assert not has_same(made("fewer.zarr", x=one, y=none), sample)
+    (tmp_path / "file").write_bytes(one + other)
+    assert not has_same(str(tmp_path / "file"), sample)
+    (tmp_path / "empty").mkdir()
+    assert has_same(str(tmp_path / "empty"), sample_of(str(tmp_path / "empty")))
+
+
 def test_the_parts_are_drawn_anew(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(os.urandom(100_000))
     assert len({sample_of(str(tmp_path / "a")) for _ in range(5)}) == 5

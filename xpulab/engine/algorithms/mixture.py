@@ -32,6 +32,7 @@ from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import Data, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
+from xpulab.engine.streaming import expect_passes
 from xpulab.kernels.kmeans.choice import kernels_for
 from xpulab.kernels.mixture import Sums, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.products import gram
@@ -246,6 +247,9 @@ class _Start(clustering.Problem):
             self._shown = now
             self.task.show(doing=f"choosing the first means: iteration {done + len(course)} of k-means")
 
+    def expect_passes(self, n: int) -> None:
+        """Show nothing, because the mixture makes other passes afterwards."""
+
 
 _Begin = tuple[Sums, "np.ndarray | None"]  # arguments of `Problem.maximised`
 
@@ -374,6 +378,8 @@ def fit(
             outcome = Outcome.unpacked(resume)
         else:
             outcome = Outcome(first_parameters(problem, init_params, n_components, given, random), [], False)
+        if run + 1 == n_init:
+            expect_passes(problem.task, max_iter - len(outcome.lower_bounds) + 1)
         state = {"run": run, "best": best and best.packed(), "random": random.get_state()}
         _continue(problem, outcome, max_iter, tol, before, state, keep)
         if best is None or outcome.lower_bound > best.lower_bound or best.lower_bound == -np.inf:

@@ -155,6 +155,8 @@ def fit(
             problem.tune(centers)
         state = {"run": run, "best": best and {name: getattr(best, name) for name in _KEPT}}
         done = going_on["iteration"] if going_on else 0
+        if run + 1 == n_init:
+            problem.expect_passes(max_iter - done + 2)
         try:  # the generator's state is copied only for a state that is kept: it takes as long as an iteration may
             outcome = lloyd(
                 problem, centers, max_iter, tolerance, state, done,

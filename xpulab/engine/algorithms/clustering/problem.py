@@ -12,6 +12,7 @@ from xpulab.engine.algorithms.clustering.ranges import largest_of, ordinary, uni
 from xpulab.engine.algorithms.clustering.tuning import tune
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.engine import Task
+from xpulab.engine.streaming import expect_passes
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.kmeans.launch_shapes import size_class
 from xpulab.kernels.kmeans.sparse import SparseRows
@@ -190,6 +191,10 @@ class Problem:
     def note(self, run: int, iteration: int, inertia: float, center_shift: float) -> None:
         """Add an iteration to the history, and show it on the board."""
         self.note_several(run, iteration - 1, [(inertia, center_shift)], time.perf_counter())
+
+    def expect_passes(self, n: int) -> None:
+        """Show that the fit reads the rows at most `n` more times, if it reads them in passes."""
+        expect_passes(self.task, n)
 
     def note_several(self, run: int, done: int, course: Sequence[tuple[float, float]], began: float) -> None:
         """Add iterations to the history, and show the last one on the board.
