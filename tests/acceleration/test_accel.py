@@ -335,6 +335,7 @@ def test_status_shows_sizes_and_what_ran_where(on: Acceleration, caplog: pytest.
     assert told["neighbors.NearestNeighbors"]["reason"] == "not computed on engines"
     assert status.on
     assert str(status).startswith("accel is on: 1 call on the engines, 1 in scikit-learn")
+    assert "on the engines, wherever the engines are faster and take what was asked" in str(on)
     on.off()
     ended = on.status()
     assert str(ended).startswith("accel is off")
@@ -349,7 +350,7 @@ def test_after_the_end_a_status_without_a_call_has_one_sentence_in_place_of_a_ta
     on.off()
     for text in (str(on.status()), on.status()._repr_html_()):
         assert "none of scikit-learn" in text
-        assert "fit from" not in text
+        assert "smallest fit" not in text
 
 
 def test_wrong_arguments(on_pair: xpulab.XPUCluster) -> None:

@@ -12,7 +12,7 @@ from xpulab.report.rendering import Displayed, Html, block, counted, escape, for
 
 __all__ = ["AccelerationStatus", "Row", "status_of"]
 
-_HEADER = ("estimator", "fit from", "other calls from", "on engines", "in scikit-learn", "most frequent reason")
+_HEADER = ("estimator", "smallest fit", "smallest other call", "on engines", "in scikit-learn", "most frequent reason")
 _ALIGN = "lrrrrl"
 
 
@@ -44,16 +44,16 @@ class Row:
         default = "" if self.sizes.measured else " (default)"
         return (
             self.estimator,
-            _from(self.sizes.fit) + default,
-            _from(self.sizes.call) + default,
+            _size(self.sizes.fit) + default,
+            _size(self.sizes.call) + default,
             format_count(self.engines),
             format_count(self.here),
             self.reason,
         )
 
 
-def _from(least: int | None) -> str:
-    return "never" if least is None else format_count(least)
+def _size(least: int | None) -> str:
+    return "none" if least is None else format_count(least)
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class AccelerationStatus(Displayed):
         if self.least is not None:
             return f"accel was turned on with least={self.least}, which takes precedence over the sizes of the table."
         return (
-            "Sizes are numbers of values, rows × columns of X, from which on the engines were faster; 'never' means at "
-            "no size that was measured."
+            "The smallest fits and calls that the engines compute are numbers of values, rows × columns of X: from "
+            "there on the engines were faster. 'none' means at no size that was measured."
         )
 
     def __str__(self) -> str:
