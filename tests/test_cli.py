@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -108,6 +109,51 @@ def test_help_and_version_end_with_0(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
     assert end.value.code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--version",), ("status",), ("plan", "-n", "1"), ("run", "--show", "-n", "1", "-c", "0")]
+)
+def test_without_a_reader_a_command_ends_in_silence(words: tuple[str, ...], tmp_path: Path) -> None:
+    """As any tool of Unix does in a pipe to ``head``, of whose lines Python may write each or all at the end."""
+    assert _without_reader(*words, folder=tmp_path, PYTHONUNBUFFERED="") == (128 + signal.SIGPIPE, "")
+    status, said = _without_reader(*words, folder=tmp_path, PYTHONUNBUFFERED="1")
+    assert status in (0, 128 + signal.SIGPIPE)  # argparse itself swallows the error of --version
+    assert not said
+
+
+@pytest.mark.cluster
+def test_without_a_reader_a_script_on_ranks_ends_in_silence(tmp_path: Path) -> None:
+    words = ("run", "-n", "1", "-c", "while True: print('a line')")
+    assert _without_reader(*words, folder=tmp_path) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_broken_pipe_that_is_none_of_the_standard_streams_is_an_error() -> None:
+    class Broken(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError("another pipe")
+
+    with contextlib.redirect_stdout(Broken()), pytest.raises(BrokenPipeError, match="another pipe"):
+        cli.main(["--help"])
+
+
+def _without_reader(*words: str, folder: Path, **variables: str) -> tuple[int, str]:
+    """Return the exit status of a command whose standard output nobody reads, and what it says as errors."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "xpulab", *words],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **variables},
+        )
+    finally:
+        os.close(write)
+    return done.returncode, done.stderr
 
 
 @pytest.mark.slow

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,25 @@ def test_an_error_is_its_message_and_no_traceback(shell: Any, capsys: pytest.Cap
     assert "UsageError: " in said
     assert "did you mean start" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("cell", ["%xpu_cluster status", "%autoxpu on", "%%xpu --ranks 0\n1", "%%xpu_profile\n1"])
+def test_ctrl_c_while_a_line_is_parsed_ends_in_one_sentence(
+    shell: Any, capsys: pytest.CaptureFixture[str], cell: str
+) -> None:
+    def press(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "parse_known_args":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(press)
+    try:
+        shell.run_cell(cell)
+    finally:
+        sys.setprofile(None)
+    line, shown = cell.partition("\n")[0], capsys.readouterr().out.strip().splitlines()
+    assert shown[-1] == f"KeyboardInterrupt: {line} was interrupted: run the cell again"
+    assert len(shown) <= 2  # before it is the place in the cell
 
 
 def test_a_detached_cluster_has_a_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,19 @@ import copy
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
     from sklearn.preprocessing import KBinsDiscretizer
+
+    _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+    def _fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[_Method], _Method]:
+        """scikit-learn's decorator has no types; for a type checker, a method is the same with it and without."""
+
 
 _HOMES = {
     "BaseSearchCV": "sklearn.model_selection._search",

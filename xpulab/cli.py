@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
 import sys
 import warnings
 from argparse import ArgumentTypeError
@@ -19,6 +21,8 @@ from xpulab.exceptions import OversubscribedWarning, UsageError, XpulabError, Xp
 
 __all__ = ["main"]
 
+_OUTPUTS = (1, 2)  # standard output and standard error
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand.
@@ -27,8 +31,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit status: 0 for success, 1 for a negative result (machine not ready, results disagree), 2 for wrong
-        arguments or an error of xpulab, 130 after Ctrl-C. For ``run``, the exit status of the script.
+        arguments or an error of xpulab, 130 after Ctrl-C, 141 if the reader of its output has left, as ``head`` does.
+        For ``run``, the exit status of the script.
     """
+    try:
+        try:
+            return _exit_status(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not (left := [stream for stream in _OUTPUTS if _has_no_reader(stream)]):
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in left:  # Python writes what is left in its buffers when it ends
+            os.dup2(nowhere, stream)
+        os.close(nowhere)
+        return 128 + signal.SIGPIPE
+
+
+def _exit_status(argv: Sequence[str] | None) -> int:
+    """Run one subcommand, print its error, and return its exit status."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
@@ -45,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("interrupted", file=sys.stderr)
             return 130
         return 2
+
+
+def _has_no_reader(stream: int) -> bool:
+    """Return whether a stream is a pipe whose reader has left, such as ``head -1`` after the first line."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _parser() -> Parser:

@@ -117,7 +117,7 @@ class KernelBuildError(DeviceError):
 
 
 class NotEnoughMemoryError(XpulabError, MemoryError):
-    """Rows do not fit into the memory of the host or a device; raised before any row is sent."""
+    """Rows do not fit into the memory of the host or a device; raised before any row is sent to the engines."""
 
 
 class ClusterError(XpulabError, RuntimeError):

@@ -23,14 +23,7 @@ from xpulab.console import errors, first_use
 from xpulab.console.background import BackgroundCell
 from xpulab.console.cell_options import cell_parser, profile_parser
 from xpulab.console.cells import Cell, run_cell
-from xpulab.console.commands import (
-    Help,
-    Parser,
-    add_options,
-    ended_call,
-    given,
-    natural,
-)
+from xpulab.console.commands import Help, Parser, add_options, ended_call, given, natural
 from xpulab.console.completion import Offered, TypedCell, explaining, names_in_cell, words_in_line
 from xpulab.console.every_cell import OFF, EveryCell, auto_parser
 from xpulab.deploy.all_clusters import AllClusters, all_clusters
@@ -87,8 +80,8 @@ class XPUMagics(Magics):
     def xpu_cluster(self, line: str) -> Any:
         """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
         try:
-            arguments = self.parser().parse_args(_words(line))
             with interruptible(f"%{_NAME} {line.strip()}"):
+                arguments = self.parser().parse_args(_words(line))
                 return arguments.call(arguments)
         except Help as text:
             print(text)
@@ -98,7 +91,7 @@ class XPUMagics(Magics):
     def autoxpu(self, line: str) -> None:
         """Run every cell on the engines."""
         try:
-            what = auto_parser().parse_args(_words(line)).what
+            what = _parsed("%autoxpu", auto_parser(), line).what
         except Help as text:
             print(text)
             return
@@ -115,7 +108,7 @@ class XPUMagics(Magics):
     def xpu(self, line: str, cell: str) -> BackgroundCell | None:
         """Run the cell on every engine."""
         try:
-            arguments = self._cells.parse_args(_words(line))
+            arguments = _parsed("%%xpu", self._cells, line)
         except Help as text:
             print(text)
             return None
@@ -139,7 +132,7 @@ class XPUMagics(Magics):
     def xpu_profile(self, line: str, cell: str) -> Any:
         """Show where the time of the cell went, and return its value."""
         try:
-            arguments = profile_parser().parse_args(_words(line))
+            arguments = _parsed("%%xpu_profile", profile_parser(), line)
         except Help as text:
             print(text)
             return None
@@ -335,6 +328,11 @@ def _changes(arguments: argparse.Namespace, running: XPUCluster) -> str:
     if all(value == getattr(now, name) for name, value in asked.items()):
         return ""
     return " ".join(OPTIONS[name].typed(getattr(arguments, name)) for name in asked)
+
+
+def _parsed(magic: str, parser: Parser, line: str) -> argparse.Namespace:
+    with interruptible(f"{magic} {line}".strip()):
+        return parser.parse_args(_words(line))
 
 
 def _words(line: str) -> list[str]:

@@ -6,11 +6,12 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
-__all__ = ["Listed", "Named", "meant", "naming_arguments", "nearest"]
+__all__ = ["Listed", "Named", "meant", "naming_arguments", "naming_parameters", "nearest"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _SIMILAR = 0.6  # smallest similarity of two words, as difflib measures it, for an error to name the other one
 
@@ -83,6 +84,24 @@ def naming_arguments(function: Callable[P, None], others: Mapping[str, str] | No
             ) from None
 
     return init
+
+
+def naming_parameters(function: Callable[..., T]) -> Callable[..., T]:
+    """Return scikit-learn's method ``set_params``, whose error for a wrong name first says which one was meant."""
+
+    @functools.wraps(function)
+    def set_params(estimator: Any, **params: object) -> T:
+        try:
+            return function(estimator, **params)
+        except ValueError as error:
+            known = estimator.get_params(deep=False)
+            wrong = next((name for name in params if name.partition("__")[0] not in known), None)
+            said, dot, valid = str(error).rpartition(". ")
+            if wrong is None or not dot or not (near := meant(wrong.partition("__")[0], known)):
+                raise
+            raise ValueError(f"{said}{near} {valid}") from None
+
+    return set_params
 
 
 class Listed:

@@ -335,8 +335,22 @@ def test_status_shows_sizes_and_what_ran_where(on: Acceleration, caplog: pytest.
     assert told["neighbors.NearestNeighbors"]["reason"] == "not computed on engines"
     assert status.on
     assert str(status).startswith("accel is on: 1 call on the engines, 1 in scikit-learn")
+    assert "on the engines, wherever the engines are faster and take what was asked" in str(on)
     on.off()
-    assert str(on.status()).startswith("accel is off")
+    ended = on.status()
+    assert str(ended).startswith("accel is off")
+    for text in (str(ended), ended._repr_html_()):
+        assert "cluster.KMeans" in text
+        assert "not computed on engines" in text
+        assert "cluster.DBSCAN" not in text  # it was not used
+    assert "cluster.DBSCAN" in ended.to_dict()["estimators"]
+
+
+def test_after_the_end_a_status_without_a_call_has_one_sentence_in_place_of_a_table(on: Acceleration) -> None:
+    on.off()
+    for text in (str(on.status()), on.status()._repr_html_()):
+        assert "none of scikit-learn" in text
+        assert "smallest fit" not in text
 
 
 def test_wrong_arguments(on_pair: xpulab.XPUCluster) -> None:

@@ -70,7 +70,7 @@ def views() -> str:
     engines = [
         EngineStatus(
             rank, "node01.example.org", 12345, NAME, f"level_zero:{rank}.1", (0, 1), "KMeans.fit", 0.5, 2**28, 2**30,
-            2**36, "4x4x16, span 4096 (default), 1 class tuned", 2**34, 2**35, 2, 17, {"inertia": 1234.5},
+            2**36, "4x4x16, span 4096 (default), measured for 1 range", 2**34, 2**35, 2, 17, {"inertia": 1234.5},
         )
         for rank in range(3)
     ]  # fmt: skip

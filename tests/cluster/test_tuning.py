@@ -60,7 +60,7 @@ def test_a_fit_tunes_and_the_next_cluster_uses_the_result(
 
     environment(XPULAB_TUNE="all")
     with xpulab.XPUCluster(2) as cluster:
-        assert "none used yet, 0 classes tuned" in str(cluster.status())
+        assert "cuts its work: no k-means yet\n" in str(cluster.status())
         first = fitted()
         assert first.report_.launch_shapes.endswith(" (tuned)")
         assert "the engines tried 8 launch shapes in between" in str(first.report_)
@@ -69,14 +69,14 @@ def test_a_fit_tunes_and_the_next_cluster_uses_the_result(
         assert cluster.status().launch_shape_files == (str(file),)
         assert str(file) in str(cluster.status())
         assert [engine.launch_shape for engine in cluster.status().engines] == [
-            f"{first.report_.launch_shapes}, 1 class tuned"
+            f"{first.report_.launch_shapes}, measured for 1 range of sizes"
         ] * 2
         assert "(tuned)" in cluster.status()._repr_html_()
     assert len(json.loads(file.read_text())["speeds"]["float32 d<=4 k<=8"]) == 8
 
     environment(XPULAB_TUNE="1")
     with xpulab.XPUCluster(2) as cluster:
-        assert "none used yet, 1 class tuned" in str(cluster.status())
+        assert "no k-means yet, measured for 1 range of sizes" in str(cluster.status())
         second = fitted()
         assert second.report_.launch_shapes == first.report_.launch_shapes
         assert "tried" not in str(second.report_)

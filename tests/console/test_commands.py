@@ -32,23 +32,37 @@ def test_a_line_calls_the_function_of_its_subcommand(parser: Parser) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("sotp", "'sotp' is not one of start, stop; did you mean stop?\nusage: lab [-h]"),
-        ("xyz", "'xyz' is not one of start, stop\nusage: lab [-h]"),
-        ("start --devcies gpu", "unknown argument: --devcies gpu; did you mean --devices?\nusage: lab start [-h]"),
-        ("stop now", "unknown argument: now\nusage: lab stop [-h]"),
+        ("sotp", "'sotp' is not one of start, stop; did you mean stop?\nfor all options, type: lab -h"),
+        ("xyz", "'xyz' is not one of start, stop\nfor all options, type: lab -h"),
+        (
+            "start --devcies gpu",
+            "unknown argument: --devcies gpu; did you mean --devices?\nfor all options, type: lab start -h",
+        ),
+        ("stop now", "unknown argument: now\nfor all options, type: lab stop -h"),
         ("start --dev gpu", "unknown argument: --dev gpu"),
-        ("start -n", "argument -n: expected one argument\nusage: lab start"),
-        ("start --env A", "argument --env: received 'A', expected NAME=VALUE or RANK:NAME=VALUE\nusage: lab start"),
-        ("start -np 4", "unknown argument: -np; did you mean -n 4?\nusage: lab start [-h]"),
-        ("start --env A=1 -np", "unknown argument: -np; did you mean -n?\nusage: lab start [-h]"),
-        ("start -n p", "argument -n: received 'p', expected an integer of at least 1\nusage: lab start"),
-        ("start -n -2", "argument -n: received '-2', expected an integer of at least 1\nusage: lab start"),
+        ("start -n", "argument -n: expected one argument\nfor all options, type: lab start -h"),
+        (
+            "start --env A",
+            "argument --env: received 'A', expected NAME=VALUE or RANK:NAME=VALUE\nfor all options, type: lab start -h",
+        ),
+        ("start -np 4", "unknown argument: -np; did you mean -n 4?\nfor all options, type: lab start -h"),
+        ("start -m 2", "unknown argument: -m 2; did you mean -n?\nfor all options, type: lab start -h"),
+        ("start --env A=1 -np", "unknown argument: -np; did you mean -n?\nfor all options, type: lab start -h"),
+        (
+            "start -n p",
+            "argument -n: received 'p', expected an integer of at least 1\nfor all options, type: lab start -h",
+        ),
+        (
+            "start -n -2",
+            "argument -n: received '-2', expected an integer of at least 1\nfor all options, type: lab start -h",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_the_right_word(parser: Parser, line: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parser.parse_args(line.split())
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value).split("\n")) == 2
     assert str(caught.value).endswith(" -h")
 
 

@@ -44,6 +44,10 @@ _MISTAKES = {
         "line 1: xpulab.XPUCluster(1, timeout=0.01).start()",
         "ClusterStartError: ",
     ],
+    "KMeans(2).fitt(X)": [
+        "line 1: KMeans(2).fitt(X)",
+        "AttributeError: 'KMeans' object has no attribute 'fitt'; did you mean fit?",
+    ],
     "%xpu_cluster strat": ["UsageError: "],
 }
 _OWN = "def mine():\n    raise ValueError('my own')\nmine()"

@@ -101,6 +101,18 @@ def test_each_package_offers_its_public_names_and_no_others(kernel: Kernel) -> N
     [
         ("c.sctter(X)", "AttributeError: 'XPUCluster' object has no attribute 'sctter'; did you mean scatter?"),
         ("c.planing", "AttributeError: 'XPUCluster' object has no attribute 'planing'; did you mean plan?"),
+        (
+            "c.load_parquet('a')",
+            "AttributeError: 'XPUCluster' object has no attribute 'load_parquet'; did you mean xpulab.scan?",
+        ),
+        ("c.load_npz('a')", "no attribute 'load_npz'; did you mean load_npy?"),
+        ("km.fitt(X)", "AttributeError: 'KMeans' object has no attribute 'fitt'; did you mean fit?"),
+        ("km.cluster_centres_", "no attribute 'cluster_centres_'; did you mean cluster_centers_?"),
+        ("new.cluster_centers_", "AttributeError: 'KMeans' object has no attribute 'cluster_centers_'\n"),
+        (
+            "km.set_params(n_cluster=3)",
+            "for estimator KMeans(n_clusters=3, random_state=0); did you mean n_clusters? Valid parameters are: [",
+        ),
         ("KMeans(n_cluster=3)", "an unexpected keyword argument 'n_cluster'; did you mean n_clusters?"),
         ("xpulab.XPUCluster(enginse=2)", "an unexpected keyword argument 'enginse'; did you mean n?"),
         ("xpulab.XPUCluster(queue='long')", "an unexpected keyword argument 'queue'; did you mean partition?"),
@@ -115,7 +127,9 @@ def test_a_wrong_name_is_answered_with_the_right_one(kernel: Kernel, typed: str,
 def test_a_script_shows_one_suggestion() -> None:
     """Python shows its own suggestion after the message: of an attribute since 3.10, of a keyword since 3.13."""
     script = """import sys, xpulab; from xpulab import cluster
-for wrong in (lambda: xpulab.XPUCluster(2).sctter, lambda: cluster.KMeans(n_cluster=3)):
+for wrong in (
+    lambda: xpulab.XPUCluster(2).sctter, lambda: cluster.KMeans(n_cluster=3), lambda: cluster.KMeans().fitt
+):
     try:
         wrong()
     except Exception:
@@ -124,7 +138,7 @@ for wrong in (lambda: xpulab.XPUCluster(2).sctter, lambda: cluster.KMeans(n_clus
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     *errors, rest = done.stderr.split("the end\n")
-    assert (len(errors), rest) == (2, "")
+    assert (len(errors), rest) == (3, "")
     for error in errors:
         assert error.lower().count("did you mean") == 1
         assert error.rstrip().endswith("?")

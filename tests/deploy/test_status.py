@@ -39,8 +39,9 @@ def status(**changes: Any) -> dict[str, Any]:
 
 
 def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
-    headline, _, first, second, warning = status_text(status()).splitlines()
+    headline, header, first, second, warning = status_text(status()).splitlines()
     assert headline == "xpulab cluster xpu-3f2a: running, 2 engines, ready after 6.25 s"
+    assert header.endswith("  sign of life")
     assert first.split("  ")[-1] == "250 ms ago"
     for text in (
         "● idle",
@@ -59,27 +60,27 @@ def test_text_shows_the_cluster_each_engine_and_the_warnings() -> None:
 def test_launch_shapes_and_their_files_are_told_in_a_line_and_folded_away_in_html() -> None:
     about = status(launch_shape_files=["/home/me/.cache/xpulab/launch_shapes/arc.json"])
     for engine in about["engines"]:
-        engine["launch_shape"] = "1x8x64, span 1024 (tuned), 1 class tuned"
+        engine["launch_shape"] = "1x8x64, span 1024 (tuned), measured for 1 range of sizes"
     kept = "tuned launch shapes are kept in /home/me/.cache/xpulab/launch_shapes/arc.json"
-    said = "  launch shapes, by which k-means cuts its work: 1x8x64, span 1024 (tuned), 1 class tuned"
+    said = "  launch shapes, by which k-means cuts its work: 1x8x64, span 1024 (tuned), measured for 1 range of sizes"
     assert status_text(about).splitlines()[4:6] == [said, f"  {kept}"]
     shown, folded = status_html(about).split("<details>")
     assert "span" not in Document(f"{shown}</div>").text
     assert Document(status_html(about, shapes=False)).text == Document(f"{shown}</div>").text
     folded = Document(f"<div><details>{folded}").text
     for text in (folded, Document(shapes_html(about)).text):
-        assert text.startswith("Launch shapes1x8x64, span 1024 (tuned), 1 class tuned")
+        assert text.startswith("Launch shapes1x8x64, span 1024 (tuned), measured for 1 range of sizes")
         assert kept in text
         assert "rows of a thread of the device x centres at a time x threads of a group, span rows of a group" in text
     about["engines"][1]["launch_shape"] = "4x4x16, span 4096 (default)"
-    assert "engine 0: 1x8x64, span 1024 (tuned), 1 class tuned; engine 1: 4x4x16" in status_text(about)
+    assert "engine 0: 1x8x64, span 1024 (tuned), measured for 1 range of sizes; engine 1: 4x4x16" in status_text(about)
     assert shapes_html(status()) == ""
 
 
 @pytest.mark.parametrize("word", ["work-item", "selector", "tile"])
 def test_no_word_of_the_field_is_left_unexplained(word: str) -> None:
     about = status(launch_shape_files=["/home/me/arc.json"])
-    about["engines"][0]["launch_shape"] = "1x8x64, span 1024 (tuned), 1 class tuned"
+    about["engines"][0]["launch_shape"] = "1x8x64, span 1024 (tuned), measured for 1 range of sizes"
     for text in (status_text(about), Document(status_html(about)).text):
         assert word not in text
 

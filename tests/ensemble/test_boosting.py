@@ -80,6 +80,7 @@ def reference(pair: xpulab.XPUCluster) -> dict[str, Any]:
 def test_the_same_for_any_number_of_engines(current: xpulab.XPUCluster, reference: dict[str, Any]) -> None:
     counts = [600 - 5 * (current.size - 1)] + [5] * (current.size - 1)
     empty = [0] * (current.size - 1) + [600]
+    rows: Any
     for rows in (HOLES, *(current.scatter(HOLES, counts=each, allow_nan=True) for each in (counts, empty))):
         expected = reference["classes"]
         found = HistGradientBoostingClassifier(max_iter=5, early_stopping=True, random_state=1).fit(rows, LABELS)

@@ -289,7 +289,7 @@ def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster
         (lambda: fitted.kneighbors(Q, 21), "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21"),
         (lambda: fitted.kneighbors(None, 20), "Expected n_neighbors < n_samples_fit, but n_neighbors = 20"),
         (lambda: fitted.kneighbors(Q, 0), "Expected n_neighbors > 0"),
-        (lambda: fitted.kneighbors(Q, -1.5), "enter integer value"),
+        (lambda: fitted.kneighbors(Q, -1.5), "enter integer value"),  # type: ignore[arg-type]
         (lambda: fitted.radius_neighbors(Q, -1.0), "one number of at least 0"),
         (lambda: fitted.radius_neighbors(Q, sort_results=True, return_distance=False), "return_distance must be True"),
         (lambda: NearestNeighbors(metric="haversine").fit(X), "metric='haversine' is not computed on the engines"),
@@ -298,7 +298,7 @@ def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster
         (lambda: NearestNeighbors(metric="hyperspace").fit(X), "hyperspace"),
         (lambda: NearestNeighbors(metric_params={"w": np.ones(3)}).fit(X), "weights 'w' of the features"),
         (lambda: NearestNeighbors(metric_params={"v": 2}).fit(X), "expected only 'p'"),
-        (lambda: KNeighborsClassifier().fit(X, None), "requires y to be passed"),
+        (lambda: KNeighborsClassifier().fit(X, None), "requires y to be passed"),  # type: ignore[arg-type]
         (lambda: KNeighborsClassifier().fit(X, np.ones(19)), "inconsistent numbers of samples"),
         (lambda: KNeighborsClassifier().fit(X, np.linspace(0, 1, 20)), "Unknown label type"),
         (lambda: KNeighborsRegressor().fit(X, spoilt[:, 1]), "contains NaN"),
@@ -309,4 +309,4 @@ def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster
             with pytest.raises((ValueError, TypeError), match=message):
                 call()
         with pytest.raises(TypeError, match="enter integer value"):
-            fitted.kneighbors(Q, 2.5)
+            fitted.kneighbors(Q, 2.5)  # type: ignore[arg-type]

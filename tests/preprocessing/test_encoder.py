@@ -131,7 +131,7 @@ def test_unknown_numbers_and_refusals(on_pair: xpulab.XPUCluster) -> None:
         ([[2**53 + 1]], "whole numbers below 2\\^53"),
     ):
         with pytest.raises(ValueError, match=words):
-            OneHotEncoder().fit(rows)
+            OneHotEncoder().fit(rows)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="contains infinity"):
         OneHotEncoder().fit([[np.inf]])
     with pytest.raises(ValueError, match="Unsorted categories"):

@@ -39,7 +39,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
         (spent(kernel=1.0), "; engine 1 was slower with no more rows: another program may use its device"),
         (spent(kernel=1.0, rows=(400, 600)), "; engine 1 has 600 rows, and the mean is 500: scatter them evenly"),
         (spent(kernel=1.0, cores=(1, 1)), "; engine 1 shares cores with another one: start fewer engines"),
-        (spent(wait=2.0, kernel=1.0), "Engines that waited for each other took longest, 2 s to 4 s by engine, of 4 s"),
+        (spent(wait=2.0, kernel=1.0), "Waiting for other engines took longest, 2 s to 4 s by engine, of 4 s"),
         ({"dtype": "float64"}, "; float32 takes about half as long, if its precision is enough: X.astype('float32')"),
         ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to send them once"),
         ({"waited": 3.0}, "Waiting until another call had ended took longest, 3 s of 4 s"),
@@ -130,7 +130,7 @@ def test_the_report_splits_the_time_outside_of_the_engines() -> None:
 
 
 def test_a_slow_engine_is_named_only_if_the_difference_matters() -> None:
-    assert slowest_engine(report()) == "engine 1, busy 20 % longer than the mean"
+    assert slowest_engine(report()) == "engine 1, whose own work, without waits, took 20 % longer than the mean"
     assert slowest_engine(report(engines=1)) == ""
     even = report()
     even.engines = [engine(0), engine(1, kernel=1.1)]

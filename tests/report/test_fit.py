@@ -193,7 +193,7 @@ def test_text_has_headline_inertia_engines_straggler_and_notes() -> None:
         "  engine  device  machine  rows  transfer  compile  kernel  communicate   wait  other  total (s)",
         "       0  Arc A0  node01    500     0.500    0.500   1.000        0.250  1.000  0.250      3.500",
         "       1  Arc A1  node01    500     0.500    0.500   2.000        0.250  0.000  0.250      3.500",
-        "  slowest: engine 1, busy 20 % longer than the mean",
+        "  slowest: engine 1, whose own work, without waits, took 20 % longer than the mean",
         "  note: 2 engines share the cores 0-1",
         "  4 s in all: 3.5 s on the engines, 500 ms for messages and preparation",
         "  Computing on the devices took longest, 1 s to 2 s by engine, of 4 s",

@@ -108,7 +108,7 @@ def test_columns_of_a_file_have_names(on_pair: xpulab.XPUCluster, tmp_path: Path
     back = scaler.inverse_transform(scaled, out=tmp_path / "back.parquet")
     assert scaled.columns == back.columns == ["number"]
     np.testing.assert_allclose(back.read(), scan[["number"]].read(), atol=1e-9)
-    model = GaussianNB().fit(scan[["number"]], LABELS)
+    model: Any = GaussianNB().fit(scan[["number"]], LABELS)
     assert model.predict_proba(scaled, out=tmp_path / "p.parquet").columns == ["no", "yes"]
     assert model.predict(scaled, out=tmp_path / "labels.parquet").columns == ["predict"]
     with pytest.raises(ValueError, match=r"makes data frames, and out= writes files"):

@@ -195,8 +195,8 @@ class Acceleration(Displayed):
             return "accel is off: scikit-learn's names are scikit-learn's"
         strict = ", and a call that scikit-learn would have to compute is an error" if self.strict else ""
         return (
-            f"accel is on: {counted(len(pairs()), 'class', 'classes')} of scikit-learn compute on the engines where "
-            f"these are faster and take what was asked{strict}; type: %xpu_cluster accel status"
+            f"accel is on: {counted(len(pairs()), 'class', 'classes')} of scikit-learn compute on the engines, "
+            f"wherever the engines are faster and take what was asked{strict}; type: %xpu_cluster accel status"
         )
 
     def _repr_html_(self) -> Html:

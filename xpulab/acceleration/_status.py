@@ -12,7 +12,7 @@ from xpulab.report.rendering import Displayed, Html, block, counted, escape, for
 
 __all__ = ["AccelerationStatus", "Row", "status_of"]
 
-_HEADER = ("estimator", "fit from", "other calls from", "on engines", "in scikit-learn", "most frequent reason")
+_HEADER = ("estimator", "smallest fit", "smallest other call", "on engines", "in scikit-learn", "most frequent reason")
 _ALIGN = "lrrrrl"
 
 
@@ -44,21 +44,23 @@ class Row:
         default = "" if self.sizes.measured else " (default)"
         return (
             self.estimator,
-            _from(self.sizes.fit) + default,
-            _from(self.sizes.call) + default,
+            _size(self.sizes.fit) + default,
+            _size(self.sizes.call) + default,
             format_count(self.engines),
             format_count(self.here),
             self.reason,
         )
 
 
-def _from(least: int | None) -> str:
-    return "never" if least is None else format_count(least)
+def _size(least: int | None) -> str:
+    return "none" if least is None else format_count(least)
 
 
 @dataclass(frozen=True)
 class AccelerationStatus(Displayed):
     """The table of accel: for each class the sizes, and what ran where so far. A notebook shows it as a table.
+
+    Once accel was turned off, the table has the classes that were used.
 
     Attributes
     ----------
@@ -71,6 +73,8 @@ class AccelerationStatus(Displayed):
     rows : tuple of Row
     lacking : tuple of str
         Classes of scikit-learn that were fitted and that xpulab does not have.
+    ended : bool
+        Whether accel was on before, and is off now.
     """
 
     on: bool
@@ -78,6 +82,7 @@ class AccelerationStatus(Displayed):
     least: int | None
     rows: tuple[Row, ...]
     lacking: tuple[str, ...] = ()
+    ended: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-serialisable values."""
@@ -110,22 +115,33 @@ class AccelerationStatus(Displayed):
         return "; ".join([calls, *about_lacking(self.lacking)])
 
     @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows of the table."""
+        return tuple(row for row in self.rows if row.engines or row.here) if self.ended else self.rows
+
+    @property
     def about(self) -> str:
         """What the numbers of the table mean."""
+        if not self.shown:
+            return "While it was on, none of scikit-learn's classes that xpulab has was used."
         if self.least is not None:
             return f"accel was turned on with least={self.least}, which takes precedence over the sizes of the table."
         return (
-            "Sizes are numbers of values, rows × columns of X, from which on the engines were faster; 'never' means at "
-            "no size that was measured."
+            "The smallest fits and calls that the engines compute are numbers of values, rows × columns of X: from "
+            "there on the engines were faster. 'none' means at no size that was measured."
         )
 
     def __str__(self) -> str:
-        table = table_text(_HEADER, [row.cells for row in self.rows], _ALIGN)
-        return "\n".join([self.title, table, f"  {plain(self.about)}"])
+        table = [table_text(_HEADER, [row.cells for row in self.shown], _ALIGN)] if self.shown else []
+        return "\n".join([self.title, *table, f"  {plain(self.about)}"])
 
     def _repr_html_(self) -> Html:
-        table = table_html(_HEADER, [row.cells for row in self.rows], _ALIGN, caption=self.title)
-        return block("accel", [table, f'<div class="xpu-note">{escape(self.about)}</div>'])
+        note = f'<div class="xpu-note">{escape(self.about)}</div>'
+        if not self.shown:
+            return block("accel", [f'<div class="xpu-note">{escape(self.title)}</div>', note])
+        return block(
+            "accel", [table_html(_HEADER, [row.cells for row in self.shown], _ALIGN, caption=self.title), note]
+        )
 
 
 def status_of(
@@ -141,7 +157,7 @@ def status_of(
         mine = [(n, kind) for (estimator, kind), n in log.kinds.items() if estimator == name]
         reason = max(mine)[1] if mine else ""
         rows.append(Row(row.estimator, row.sizes, log.counts[name, True], log.counts[name, False], reason))
-    return AccelerationStatus(on, strict, least, tuple(rows), tuple(sorted(log.lacking)))
+    return AccelerationStatus(on, strict, least, tuple(rows), tuple(sorted(log.lacking)), ended=not on)
 
 
 def _rows() -> list[Row]:

@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         self.offers: dict[str, Callable[[], Iterable[str]]] = {}
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\n{self.format_usage()}for all options, type: {self.prog} -h")
+        raise UsageError(f"{message}\nfor all options, type: {self.prog} -h")
 
     def print_help(self, file: object = None) -> None:
         raise Help(self.format_help())

@@ -12,9 +12,10 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from xpulab.exceptions import XpulabError
+from xpulab.names import Listed, Named, meant
 from xpulab.report.rendering import Html, escape, in_notebook
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _WIDTH = 240  # most characters of a line: three lines of a terminal
 
 #: Errors of everyday. Any other type is an error in xpulab itself, whose traceback is worth reading.
 _KINDS = (XpulabError, ValueError, TypeError, SyntaxError, ImportError, OSError)
+_SHOWN = (*_KINDS, AttributeError)
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_PACKAGE})
@@ -38,12 +40,12 @@ _ON_RANK = re.compile(r'^rank ([\d, -]+) on .*:\n|^  File "<(%%xpu cell \d+)>", 
 def install(shell: InteractiveShell) -> None:
     """Have a shell show errors of xpulab's calls in few lines, unless its user shows exceptions in their own way."""
     if not shell.custom_exceptions:
-        shell.set_custom_exc(_KINDS, _show)
+        shell.set_custom_exc(_SHOWN, _show)
 
 
 def uninstall(shell: InteractiveShell) -> None:
     """Undo `install`."""
-    if shell.custom_exceptions is _KINDS:
+    if shell.custom_exceptions is _SHOWN:
         shell.set_custom_exc((), None)
 
 
@@ -51,9 +53,12 @@ def brief(error: BaseException, most: int = LINES) -> list[str] | None:
     """Return an error of a call of xpulab in at most `most` lines, its place first; None for any other error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     users = max((i for i, (frame, _) in enumerate(frames) if _is_users(frame)), default=-1)
-    if not isinstance(error, _KINDS) or not any(_is_ours(frame) for frame, _ in frames[users + 1 :]):
-        return None
+    inner = [frame for frame, _ in frames[users + 1 :]]
     what = str(error)
+    if _is_wrong_name(error, inner):
+        what += _name_meant(error)
+    elif not isinstance(error, _KINDS) or not any(map(_is_ours, inner)):
+        return None
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         at = max(0, (error.offset or 1) - 1)
         place = [f"line {error.lineno}, column {at + 1} of {error.filename.strip('<>')}:"]
@@ -72,6 +77,27 @@ def brief(error: BaseException, most: int = LINES) -> list[str] | None:
         told = [line for line in others[:-1] if line and not line.startswith((" ", "Traceback"))]
         others = [*told[: room - 1], others[-1]] if room > 0 else []
     return [_cut(line) for line in [*place, first, *others]]
+
+
+def _is_wrong_name(error: BaseException, inner: list[FrameType]) -> TypeGuard[AttributeError]:
+    """Return whether a user's line asks an object of xpulab for an attribute that it does not have."""
+    if not isinstance(error, AttributeError):
+        return False
+    if inner:  # these objects name what was meant themselves
+        return [frame.f_code for frame in inner] == [vars(Named)["__getattr__"].__code__]
+    return isinstance(error.obj, Listed)
+
+
+def _name_meant(error: AttributeError) -> str:
+    """Return what to add to a message of Python's: the public name of the object that is the most similar.
+
+    A name that ends in an underscore is that of a fitted attribute, as in scikit-learn.
+    """
+    wrong = error.name
+    if error.obj is None or wrong is None or wrong.startswith("_"):
+        return ""
+    known = (name for name in dir(error.obj) if not name.startswith("_"))
+    return meant(wrong, [name for name in known if name.endswith("_") == wrong.endswith("_")])
 
 
 def _cut(line: str) -> str:

@@ -134,7 +134,9 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_transform(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> Any:
+    def fit_transform(  # type: ignore[override]
+        self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
+    ) -> Any:
         """Call `fit`, and return the projections of the same rows.
 
         With svd_solver="randomized" the projections are the left singular vectors times the singular values, as in

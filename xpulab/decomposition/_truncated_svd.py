@@ -114,7 +114,7 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None) -> Any:  # type: ignore[override]
         """Call `fit`, and then `transform` for the same rows, which are sent once.
 
         The fit of sparse rows computes the projections, too.

@@ -30,6 +30,9 @@ from xpulab.sharing.descriptions import EngineDescription
 
 __all__ = ["XPUCluster", "clusters"]
 
+#: Forms of files that `xpulab.scan` opens, as users may name them after ``load_`` and ``read_``.
+_SCANNED = ("parquet", "csv", "arrow", "feather", "hdf5", "zarr", "table")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -159,7 +162,11 @@ class XPUCluster(Remembering, Named, Displayed):
     memory = Attribute(lambda options: options.memory)
     display = Attribute(lambda options: options.display)  # jedi fails on a property that returns a Literal
 
-    _elsewhere: ClassVar[Mapping[str, str]] = {name: f"options.{name}" for name in OPTIONS}
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **{name: f"options.{name}" for name in OPTIONS},
+        **{f"{verb}_{form}": "xpulab.scan" for verb in ("load", "read") for form in _SCANNED},
+        "scan": "xpulab.scan",
+    }
 
     @taking(StartOptions)
     def __init__(self, options: StartOptions) -> None:

@@ -160,7 +160,7 @@ class StartOptions:
         None,
         "placement",
         "number of engines; by default one per device",
-        others="engines n-engines num-engines ranks workers processes np",
+        others="engines n-engines num-engines ranks workers processes np m",
         type=count,
         metavar="N",
     )

@@ -136,7 +136,7 @@ _COLUMNS: tuple[tuple[str, str, tuple[str, ...], Callable[[Mapping[str, Any]], s
     ("memory", "r", ("memory_used",), lambda e: _used(e.get("memory_used"), e.get("memory_free"))),
     ("host", "l", ("host",), lambda e: str(e.get("host") or "–")),
     ("pid", "r", ("pid",), lambda e: str(e.get("pid") or "–")),
-    ("heard", "r", ("heartbeat_age_s",), lambda e: _heard(e.get("heartbeat_age_s"))),
+    ("sign of life", "r", ("heartbeat_age_s",), lambda e: _ago(e.get("heartbeat_age_s"))),
 )
 
 
@@ -161,5 +161,5 @@ def _used(used: float | None, free: float | None) -> str:
     return ", ".join(parts) or "–"
 
 
-def _heard(age: float | None) -> str:
+def _ago(age: float | None) -> str:
     return "–" if age is None else f"{format_seconds(age)} ago"

@@ -144,7 +144,7 @@ class Engine:
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
         self.record["pid"] = os.getpid()
         tell_exits(self._leave)
-        self.record["launch_shape"] = f"none used yet, {self.tuner.summary}".encode()
+        self.record["launch_shape"] = ", ".join(filter(None, ("no k-means yet", self.tuner.summary))).encode()
         self.heartbeat = Heartbeat(self.board, self.rank)
         _engines[:] = [self]
 
@@ -457,7 +457,8 @@ class Task(Phases):
             return None
         tuner = self.engine.tuner
         shape = tuner.describe(rows.dtype, rows.n_features, n_clusters)
-        self.engine.record["launch_shape"] = (shape if tuner.mode == "0" else f"{shape}, {tuner.summary}").encode()
+        told = (shape, "" if tuner.mode == "0" else tuner.summary)
+        self.engine.record["launch_shape"] = ", ".join(filter(None, told)).encode()
         return shape
 
     def read_in_order(self, source: Source, fill: Fill) -> ArrivedRows:

@@ -27,7 +27,7 @@ from xpulab.estimator.interrupted import Interruptible
 from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, given_dtype, in_float64
 from xpulab.estimator.sending import Result, SentOnce, rows_at_once
 from xpulab.exceptions import NoClusterError
-from xpulab.names import Listed
+from xpulab.names import Listed, naming_parameters
 from xpulab.report.fit import FitReport
 from xpulab.scanning import scanned
 
@@ -80,6 +80,8 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
 
     report_: FitReport
     _held: SentOnce | None = None
+
+    set_params = naming_parameters(BaseEstimator.set_params)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         for name in _WITH_OUT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from xpulab.deploy.current import current_ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.linear_model._path import Sums, converged, descended, how_of, of_one_sign, sums_of
 from xpulab.linear_model._proxy import LinearProxy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ElasticNet", "Lasso"]
 
@@ -33,7 +36,7 @@ class _Descent(LinearProxy):
     selection: str
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, check_input: bool = True) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, check_input: bool = True) -> Self:
         """Fit the model by coordinate descent on the Gram matrix, which the engines compute once.
 
         Parameters

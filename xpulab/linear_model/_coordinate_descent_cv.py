@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from xpulab.linear_model._path import (
 )
 from xpulab.linear_model._proxy import LinearProxy
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["ElasticNetCV", "LassoCV"]
 
 
@@ -44,7 +47,7 @@ class _DescentCV(LinearProxy):
     positive: bool
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, **params: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, **params: Any) -> Self:
         """Find the best penalty by cross-validation, and fit all rows with it.
 
         Parameters

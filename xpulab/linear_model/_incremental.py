@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.columns import ScannedColumn
 from xpulab.linear_model._fitted import Triangle, shortest
 from xpulab.linear_model._proxy import LinearProxy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["IncrementalLinearRegression", "IncrementalRidge"]
 
@@ -40,7 +43,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return 0.0
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the model with all rows, some batches at a time, and forget all earlier rows.
 
         Parameters
@@ -74,7 +77,7 @@ class _Incremental(LinearProxy, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, check_input: bool = True) -> Any:
+    def partial_fit(self, X: Any, y: Any, check_input: bool = True) -> Self:
         """Fit the model with these rows, as one batch, and with the rows of earlier calls.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.sending import Result
 from xpulab.naive_bayes._predicting import Predicting
 from xpulab.sharing.answers import ClassSums
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Counting"]
 
@@ -40,7 +43,7 @@ class Counting(Predicting):
         X: npt.ArrayLike | ShardedArray,
         y: npt.ArrayLike | ShardedArray,
         sample_weight: npt.ArrayLike | None = None,
-    ) -> Any:
+    ) -> Self:
         """Sum the columns over the rows of each class.
 
         Parameters
@@ -80,7 +83,7 @@ class Counting(Predicting):
         y: npt.ArrayLike | ShardedArray,
         classes: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
-    ) -> Any:
+    ) -> Self:
         """Add the sums of more rows. If the call is interrupted, the estimator stays as it was.
 
         Parameters
@@ -103,7 +106,7 @@ class Counting(Predicting):
         first = _check_partial_fit_first_call(known, classes)
         return self._see("partial_fit", X, y, sample_weight, first, known.classes_)
 
-    def _see(self, method: str, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> Any:
+    def _see(self, method: str, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> Self:
         """Take the rows into account; `classes` are all classes, by default those of these rows."""
         cluster, plain = current_ranks(), self._plain()
         X = self._checked(cluster, X, reset=first)

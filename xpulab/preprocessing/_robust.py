@@ -71,6 +71,9 @@ class RobustScaler(Scaler, sklearn.preprocessing.RobustScaler):
 
     _computes_as: ClassVar[str] = "center_"
 
+    center_: npt.NDArray[Any] | Any  # None without with_centering
+    scale_: npt.NDArray[Any] | Any
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None) -> RobustScaler:
         """Find the median and the quantiles of each column.

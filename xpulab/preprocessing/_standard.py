@@ -76,6 +76,10 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
 
     _rules: ClassVar[Mapping[str, Any]] = {**Scaler._rules, "accept_sparse": "csr"}
 
+    mean_: npt.NDArray[Any] | Any  # None without with_mean and with_std
+    var_: npt.NDArray[Any] | Any
+    scale_: npt.NDArray[Any] | Any
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
         self,

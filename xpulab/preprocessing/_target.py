@@ -122,7 +122,7 @@ class TargetEncoder(CategoriesProxy, sklearn.preprocessing.TargetEncoder):
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit_transform(
+    def fit_transform(  # type: ignore[override]
         self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray, **params: Any
     ) -> npt.NDArray[Any] | ShardedArray:
         """Fit, and encode the rows of each fold by the means of the other folds.

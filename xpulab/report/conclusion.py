@@ -21,11 +21,11 @@ _DOING = {
     "forward": "computing the outputs of the module",
     "backward": "computing the gradients, and adding them over the engines",
     "communicate": "exchanging results between the engines",
-    "wait": "engines that waited for each other",
+    "wait": "waiting for other engines",
     "other": "work of the engines beside their devices",
 }
-#: If an engine is busy longer than the mean by more than the first percentage, the report names the engine. If it is
-#: busy longer by more than the second, the report gives advice.
+#: If the own work of an engine takes longer than the mean by more than the first percentage, the report names the
+#: engine. If it takes longer by more than the second, the report gives advice.
 _WORD, _ADVICE = 5, 25
 #: If engines wait for a larger part of their time although their work is even, the report says so.
 _BY_TURNS = 0.2
@@ -60,10 +60,11 @@ def _by_engine(report: FitRecord, name: str, mean: float) -> str:
 
 
 def slowest_engine(report: FitRecord) -> str:
-    """Say which engine was busy longest, and by how much; empty if the difference is small."""
+    """Say which engine had the longest work of its own, and by how much; empty if the difference is small."""
     if report.slowest is None or report.imbalance is None or report.imbalance < _WORD:
         return ""
-    return f"engine {report.slowest.rank}, busy {report.imbalance:.0f} % longer than the mean"
+    longer = f"{report.imbalance:.0f} % longer than the mean"
+    return f"engine {report.slowest.rank}, whose own work, without waits, took {longer}"
 
 
 def split(report: FitRecord) -> str:

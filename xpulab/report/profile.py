@@ -93,7 +93,10 @@ class Profile(Displayed):
         return f"Profile: {cells}{calls}{share} of {format_seconds(self.seconds)}"
 
 
-_LEGEND = "Phases are means over the engines; imbalance is how much longer than the mean the slowest was busy."
+_LEGEND = (
+    "Phases are means over the engines; imbalance is how much longer than the mean the own work of the slowest took, "
+    "without waits."
+)
 
 
 def _row(number: int, report: FitReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows that do not fit raise an error before any row is sent, with the numbers and what to do."""
+"""Rows that do not fit raise an error before any row is sent to the engines, with the numbers and what to do."""
 
 from __future__ import annotations
 

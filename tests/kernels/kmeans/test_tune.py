@@ -195,7 +195,7 @@ def test_the_fastest_is_taken(own_device: Device) -> None:
     assert {"2x8x16, span 256", "2x8x16, span 1024", "2x8x16, span 16384"} < set(speeds)
     assert tuner.describe(F32, 14, 60) == "2x8x16, span 4096 (tuned)"
     assert tuner.describe(F32, 14, 8) == "4x4x16, span 4096 (default)"
-    assert tuner.summary == "1 class tuned"
+    assert tuner.summary == "measured for 1 range of sizes"
 
 
 def test_a_gain_that_may_be_chance_is_not_taken(own_device: Device) -> None:
@@ -290,7 +290,7 @@ def test_two_processes_add_to_each_other(own_device: Device) -> None:
     first.learn("float32 d<=16 k<=8", {"4x2x16, span 4096": 1.5})
     second.learn("float64 d<=16 k<=8", {"2x8x16, span 4096": 1.5})
     third = Tuner(own_device, "1")
-    assert third.summary == "2 classes tuned"
+    assert third.summary == "measured for 2 ranges of sizes"
     assert {str(shape) for shape in own_device.launch_shapes.values()} == {"4x2x16, span 4096", "2x8x16, span 4096"}
 
 

@@ -1,4 +1,4 @@
-"""Check that rows fit into the memory of host and devices, before any row is sent."""
+"""Check that rows fit into the memory of host and devices, before any row is sent to the engines."""
 
 from __future__ import annotations
 

@@ -111,9 +111,9 @@ class Tuner:
 
     @property
     def summary(self) -> str:
-        """Text for the status: ``"3 classes tuned"``, or ``"tuning is off"``."""
+        """Text for the status: ``"measured for 3 ranges of sizes"``, ``"tuning is off"``, or "" for none."""
         n = len(self.speeds)
-        return "tuning is off" if self.mode == "0" else f"{counted(n, 'class', 'classes')} tuned"
+        return "tuning is off" if self.mode == "0" else f"measured for {counted(n, 'range')} of sizes" if n else ""
 
     def missing(self, dtype: np.dtype[Any], n_features: int, n_clusters: int) -> list[LaunchShape]:
         """Return the launch shapes still to measure for these sizes: first all, then variants of the fastest."""
