@@ -18,19 +18,12 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.acceleration import active
-from xpulab.calls import interruptible
+from xpulab.calls import saying
 from xpulab.console import errors, first_use
 from xpulab.console.background import BackgroundCell
 from xpulab.console.cell_options import cell_parser, profile_parser
 from xpulab.console.cells import Cell, run_cell
-from xpulab.console.commands import (
-    Help,
-    Parser,
-    add_options,
-    ended_call,
-    given,
-    natural,
-)
+from xpulab.console.commands import Help, Parser, add_options, ended_call, given, natural
 from xpulab.console.completion import Offered, TypedCell, explaining, names_in_cell, words_in_line
 from xpulab.console.every_cell import OFF, EveryCell, auto_parser
 from xpulab.deploy.all_clusters import AllClusters, all_clusters
@@ -86,10 +79,13 @@ class XPUMagics(Magics):
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
         """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
-        try:
+
+        def called() -> Any:
             arguments = self.parser().parse_args(_words(line))
-            with interruptible(f"%{_NAME} {line.strip()}"):
-                return arguments.call(arguments)
+            return arguments.call(arguments)
+
+        try:
+            return saying(called, lambda _: f"%{_NAME} {line.strip()}")()
         except Help as text:
             print(text)
             return None

@@ -44,6 +44,7 @@ def status_html(status: Mapping[str, Any], shapes: bool = True) -> Html:
     notes = [*(status.get("warnings") or ()), *(status.get("others") or ())]
     parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in notes]
     parts += [_folded_shapes(status)] if shapes else []
+    parts += [Html(f'<div class="xpu-note">{escape(said)}</div>')] if (said := status.get("interrupted")) else []
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
 
 
@@ -94,6 +95,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines += [f"  {plain(line)}" for line in _files(status)]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
     lines += [f"  {plain(text)}" for text in status.get("others") or ()]
+    lines += [f"  {plain(said)}"] if (said := status.get("interrupted")) else []
     return "\n".join(lines)
 
 

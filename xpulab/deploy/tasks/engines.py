@@ -87,6 +87,8 @@ class Engines:
         Whether the job in which the engines ran has ended by itself. No call submits another one.
     interrupted : estimator or None
         The estimator whose fit was interrupted last, and can be resumed.
+    said_of_interrupted : str
+        The sentence about it, which says what to type.
     history : History
         The calls of this process on the cluster.
     last_report : FitReport or None
@@ -113,6 +115,7 @@ class Engines:
         self.left = ""
         self.job_over = False
         self.interrupted: Any = None
+        self.said_of_interrupted = ""
         self.history = History()
         self.last_report: FitReport | None = None
         self.replaces = False
@@ -312,6 +315,10 @@ class Remembering:
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""
         self.engines.called(report)
+
+    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
+        """Keep an estimator whose fit was interrupted, for `interrupted`, and what was said of it, for the status."""
+        self.engines.interrupted, self.engines.said_of_interrupted = estimator, said
 
 
 def not_running(left: str = "") -> NoClusterError:
