@@ -442,10 +442,10 @@ class Task(Phases):
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""
         record = self.engine.record
         record["metrics"][: len(metrics)] = metrics
+        if "iteration" in fields or "doing" in fields:
+            record["done"] = record["steps"] = 0
         if "iteration" in fields:
             record["doing"] = b""
-        if "doing" in fields:
-            record["done"] = record["steps"] = 0
         for field, value in fields.items():
             record[field] = value
         record["seconds"] = list(self.seconds().values())

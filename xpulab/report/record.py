@@ -376,9 +376,12 @@ class FitRecord(Timed):
 
     @property
     def fraction(self) -> float | None:
-        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown."""
+        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown.
+
+        Steps count until there are iterations, such as those of the choice of the first centres.
+        """
         done, steps, _ = self._steps
-        if steps:
+        if steps and not self.iterations:
             return done / steps
         most = self.parameters.get("max_iter")
         if not isinstance(most, int) or most < 1:
@@ -393,13 +396,13 @@ class FitRecord(Timed):
         """The remaining time at the pace of the latest iterations, such as ``"at most 8 s"``; empty if unknown.
 
         The runs that have ended give the expected number of iterations of the others. During the first run only
-        ``max_iter`` bounds this number.
+        ``max_iter`` bounds this number. Nothing is known while steps before the iterations are counted.
         """
         done, steps, since = self._steps
-        if steps:
+        most = self.parameters.get("max_iter")
+        if steps and most is None:
             left = (self.elapsed - since) / done * (steps - done) if done else 0.0
             return f"about {format_seconds(math.ceil(left))}" if left else ""
-        most = self.parameters.get("max_iter")
         # The time of a run's first iteration includes the drawing of its initial centres.
         paces = [i.seconds for i in self.iterations[-10:] if i.number > 1 and i.seconds > 0]
         if not isinstance(most, int) or len(paces) < 3:
