@@ -178,6 +178,13 @@ def test_without_max_iter_the_remaining_time_is_unknown() -> None:
     assert "left" not in open_ended.line()
 
 
+def test_a_report_has_the_time_before_losses_and_that_of_new_engines() -> None:
+    lossy = report(sent=1.5, waited=0.5)
+    for lossy.seconds, lost, restart in ((14.0, 10.0, 4.0), (21.0, 13.0, 8.0)):  # two losses; each start takes 4 s
+        lossy.replaced(4.0)
+        assert (lossy.lost, lossy.restart, lossy.sent, lossy.waited) == (lost, restart, 0.0, 0.0)
+
+
 def test_the_clock_runs_until_the_report_is_finished() -> None:
     running = report(status="running", seconds=0.0)
     first = running.elapsed

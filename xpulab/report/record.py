@@ -238,6 +238,8 @@ class FitRecord(Timed):
     notes: list[str] = field(default_factory=list)
     sent: float = 0.0
     waited: float = 0.0
+    lost: float = 0.0
+    restart: float = 0.0
     converged: bool | None = None
     part: str = ""
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
@@ -338,9 +340,11 @@ class FitRecord(Timed):
     def longest(self) -> tuple[str, float] | None:
         """The longest part of the call and its seconds; None before anything took time.
 
-        The part is a phase, with its mean over the engines, or "copy" (`sent`), or "queue" (`waited`).
+        The part is a phase, with its mean over the engines, or "copy" (`sent`), "queue" (`waited`), "lost" or
+        "restart".
         """
-        parts = {**self.mean_phases, "copy": self.sent, "queue": self.waited}
+        own = {"copy": self.sent, "queue": self.waited, "lost": self.lost, "restart": self.restart}
+        parts = {**self.mean_phases, **own}
         name = max(parts, key=parts.__getitem__)
         return (name, parts[name]) if parts[name] > 0 else None
 
@@ -356,6 +360,15 @@ class FitRecord(Timed):
     def runs(self) -> int:
         """Number of runs from different starts, as far as known."""
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
+
+    def replaced(self, seconds: float) -> None:
+        """Note that engines were lost, and that new ones were ready so many seconds later.
+
+        The other times are then those of the new engines.
+        """
+        self.lost = self.elapsed - seconds - self.restart
+        self.restart += seconds
+        self.sent = self.waited = 0.0
 
     def step(self, what: str, done: int, steps: int) -> None:
         """Say in `message` at which step the call is, such as ``"tree 11 of 100"``, if it has counted steps.

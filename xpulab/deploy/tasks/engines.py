@@ -286,7 +286,7 @@ class Engines:
 
     def _give_up(self, processes: Processes, reason: str, job: bool = False) -> None:
         """Stop the remaining processes, and raise `EngineLostError`; the end of a job needs no logs to explain it."""
-        words = ""
+        words, noticed = "", time.perf_counter()
         with self.sending:
             if self.processes is processes:
                 words, processes.lost = processes.logs(15), reason
@@ -294,7 +294,7 @@ class Engines:
                 self.life.close(on_purpose=not self.attached, keep_job=self.recovers)
             reason = processes.lost or reason
         cure = f"type: {self.life.to_go_on(job)}"
-        raise EngineLostError(f"{reason}.\n{cure}{LOGS}" if job else f"{reason}.\n{words}\n{cure}", reason)
+        raise EngineLostError(f"{reason}.\n{cure}{LOGS}" if job else f"{reason}.\n{words}\n{cure}", reason, noticed)
 
 
 class Remembering:
