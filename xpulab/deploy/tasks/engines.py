@@ -235,6 +235,8 @@ class Engines:
                 "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
             )
         lost = processes.lost_on_hosts()
+        if ended == "mpiexec" and any(fact.here for fact in self.everyone):
+            processes.await_first_gone()
         gone = [fact for fact in self.everyone if fact.here and fact.pid in processes.first_gone]
         if lost is not None:
             if lost.why:
@@ -242,13 +244,15 @@ class Engines:
             gone = [self.everyone[rank] for rank in lost.ranks]
         if left := self._left_by_exit(_SAID_LATER if gone and lost is None else 0.0):
             self._give_up(processes, ", ".join(left))
-        if not gone:  # mpiexec has ended the other engines, and itself, before this process looked
+        if not gone:  # they are on other hosts, or had ended before this process looked
             gone = [fact for fact in self.everyone if processes.cause(fact)]
         if gone:
             processes.await_mpi()
             causes = [(fact, processes.cause(fact)) for fact in gone]
-            if not any(cause for _, cause in causes):  # those that mpiexec names have taken these along
-                causes = [(fact, cause) for fact in self.everyone if (cause := processes.cause(fact))] or causes
+            if not any(cause for _, cause in causes):  # one that mpiexec names may have taken these along
+                seen = all(fact.here for fact in self.everyone)  # no other one was killed before these
+                others = [(fact, cause) for fact in self.everyone if (cause := processes.cause(fact, by_itself=seen))]
+                causes = others or causes
                 if processes.mpiexec_was_killed():
                     self._give_up(processes, "mpiexec ended, and so did the engines")
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{cause}" for fact, cause in causes))
