@@ -41,11 +41,15 @@ def status_html(status: Mapping[str, Any], shapes: bool = True) -> Html:
     if rows:
         rows = [[_breaking(name, cell) for name, cell in zip(header, row, strict=True)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
-    notes = [*(status.get("warnings") or ()), *(status.get("others") or ())]
-    parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in notes]
+    notes = [*(f"⚠ {text}" for text in status.get("warnings") or ()), *(status.get("others") or ())]
+    parts += [_note(text) for text in notes]
     parts += [_folded_shapes(status)] if shapes else []
-    parts += [Html(f'<div class="xpu-note">{escape(said)}</div>')] if (said := status.get("interrupted")) else []
+    parts += [_note(said)] if (said := status.get("interrupted")) else []
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
+
+
+def _note(text: str) -> Html:
+    return Html(f'<div class="xpu-note">{escape(text)}</div>')
 
 
 def shapes_html(status: Mapping[str, Any]) -> Html:
