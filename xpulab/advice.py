@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-__all__ = ["to_attach", "to_repeat", "to_resume", "to_start", "to_stop_call"]
+__all__ = ["to_attach", "to_have_interrupted", "to_repeat", "to_resume", "to_start", "to_stop_call"]
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 def _has_magics() -> bool | None:
     """Return whether IPython has loaded the extension; None outside of IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    shell = _shell()
     return None if shell is None else "xpu_cluster" in shell.magics_manager.magics["line"]
 
 
@@ -36,6 +41,13 @@ def to_stop_call() -> str:
 def to_resume() -> str:
     """Return what to type to continue an interrupted fit, even if no variable holds its estimator."""
     return "model = %xpu_cluster resume" if _has_magics() else "import xpulab; model = xpulab.interrupted().resume()"
+
+
+def to_have_interrupted() -> str:
+    """Return what to type to have the estimator of an interrupted fit as it is, without going on with the fit."""
+    shell = _shell()
+    known = shell is not None and "xpulab" in shell.user_ns
+    return "model = xpulab.interrupted()" if known else "import xpulab; model = xpulab.interrupted()"
 
 
 def to_repeat() -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import sys
+import time
 import traceback
 import warnings
 from types import FrameType
@@ -143,11 +144,14 @@ class EngineLostError(ClusterError):
     ----------
     reason : str
         One line that names the engine and the cause; the message also has the last log lines of all processes.
+    moment : float
+        When it was noticed, by `time.perf_counter`; by default now.
     """
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", moment: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason or message
+        self.moment = time.perf_counter() if moment is None else moment
 
 
 class EngineStuckError(ClusterError):

@@ -18,7 +18,7 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.acceleration import active
-from xpulab.calls import interruptible
+from xpulab.calls import saying
 from xpulab.console import errors, first_use
 from xpulab.console.background import BackgroundCell
 from xpulab.console.cell_options import cell_parser, profile_parser
@@ -79,10 +79,13 @@ class XPUMagics(Magics):
     @line_magic(_NAME)  # type: ignore[arg-type]
     def xpu_cluster(self, line: str) -> Any:
         """Start, inspect and stop the engines; ``%xpu_cluster -h`` lists the subcommands."""
+
+        def called() -> Any:
+            arguments = self.parser().parse_args(_words(line))
+            return arguments.call(arguments)
+
         try:
-            with interruptible(f"%{_NAME} {line.strip()}"):
-                arguments = self.parser().parse_args(_words(line))
-                return arguments.call(arguments)
+            return saying(called, lambda _: f"%{_NAME} {line.strip()}")()
         except Help as text:
             print(text)
             return None

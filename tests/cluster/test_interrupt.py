@@ -108,15 +108,21 @@ def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xp
     assert copy.n_iter_ < 100
     with pytest.raises(NotFittedError, match=rf"in iteration {copy.n_iter_}, .* has the centres and not the rows"):
         copy.resume()
-    shown = raised.value._render_traceback_()
-    assert shown == [f"KeyboardInterrupt: {raised.value}"]  # no frame of a library
+    said, shown = str(raised.value), raised.value._render_traceback_()
+    assert shown == [f"KeyboardInterrupt: {said}"]  # no frame of a library
+    assert said.startswith(f"KMeans.fit was interrupted in iteration {copy.n_iter_} of 100; to go on, type: ")
+    assert str(current.status()).endswith(f"\n  {said}")
     xpulab.interrupted().set_params(max_iter=5)  # the fit goes on with its first parameters
     names: dict[str, Any] = {}
-    exec(str(raised.value).partition("type: ")[2], names)  # as the message says
+    to_go_on, to_have = said.partition("type: ")[2].split("; to have it as it is: ")
+    exec(to_have, names)  # as the message says
+    assert names["model"] is xpulab.interrupted()
+    exec(to_go_on, names)
     km = names["model"]
     assert km.report_.parameters["max_iter"] == 100
     assert_as_uninterrupted(km)
     assert current.interrupted is None
+    assert "was interrupted" not in str(current.status())
 
 
 def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(
@@ -127,7 +133,7 @@ def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(
 
         engine = this_engine()
         assert engine is not None
-        assert engine.record["doing"].startswith(b"choosing the first centres"), engine.record["doing"]
+        assert engine.record["doing"] == b"first centre", engine.record["doing"]
         wait_for_stop(waits)
 
     parameters = {"n_clusters": 30, "n_init": 2, "max_iter": 2, "random_state": 0}
@@ -135,7 +141,7 @@ def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(
     estimator, waits = KMeans(**parameters), tmp_path / "waits"
     # There are two meetings for each centre. After the two iterations of the first run, the tenth is in the choice.
     current.run(strike, 10, wait_in_the_choice, str(waits), iterations=2)
-    with pressed_when(waits), pytest.raises(KeyboardInterrupt, match="in iteration 2; to go on, type"):
+    with pressed_when(waits), pytest.raises(KeyboardInterrupt, match="in iteration 2 of 2, run 1 of 2; to go on, type"):
         estimator.fit(FEW)
     assert estimator.cluster_centers_.shape == (30, 14)
     estimator.resume()
@@ -177,7 +183,7 @@ def test_shared_memory_is_gone_after_a_fit_however_it_ends(
 def test_an_interrupted_start_of_kmeans_leaves_the_cluster_usable() -> None:
     X = FEW
     KMeans(3, random_state=0, max_iter=1).fit(X)
-    with interrupted_when(doing=b"choosing the first centres"):
+    with interrupted_when(doing=b"first centre"):
         KMeans(3000, random_state=0, max_iter=1).fit(X)
     assert KMeans(3, random_state=0).fit(X[:100]).labels_.shape == (100,)
 
@@ -243,7 +249,7 @@ def test_centres_are_kept_if_the_interrupt_comes_while_launch_shapes_are_measure
             estimator.fit(FEW)
     finally:
         current.run(_measure_as_usual)
-    assert re.search(r"in iteration \d; to go on", str(raised.value))
+    assert re.search(r"in iteration \d of 100; to go on", str(raised.value))
     assert_as_uninterrupted(estimator.resume())
 
 

@@ -64,8 +64,18 @@ def test_a_session_with_an_interrupt(terminal: pexpect.spawn) -> None:
     assert "KMeans.fit: interrupted" in shown
     said = shown[shown.index("line 1: km = KMeans(200") :].strip().splitlines()
     assert len(said) == 2
-    assert said[1].startswith("KeyboardInterrupt: KMeans.fit was interrupted in iteration")
-    assert said[1].endswith("to go on, type: model = %xpu_cluster resume")
+    ways = (
+        "to go on, type: model = %xpu_cluster resume; to have it as it is: import xpulab; model = xpulab.interrupted()"
+    )
+    where = r"was interrupted in iteration \d+ of 1000000, run \d+ of 100000"
+    assert re.fullmatch(rf"KeyboardInterrupt: KMeans\.fit {where}; {re.escape(ways)}", said[1])
+    assert typed(terminal, "%xpu_cluster status").strip().endswith(said[1].partition(": ")[2])
+    terminal.sendline("model = %xpu_cluster resume")
+    terminal.expect(r"iteration \d+/1000000")
+    terminal.sendintr()
+    terminal.expect(r"In \[\d+\]: ")
+    again = _ESCAPES.sub("", terminal.before or "").strip().splitlines()[-1]
+    assert re.fullmatch(rf"KeyboardInterrupt: %xpu_cluster resume {where}; {re.escape(ways)}", again)
 
     typed(terminal, "a = KMeans(5, random_state=0).fit(X[:999]); b = Reference(5, random_state=0).fit(X[:999])")
     assert "True" in typed(terminal, "bool((a.labels_ == b.labels_).all())")

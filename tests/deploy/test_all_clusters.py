@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from descriptions import described
 
@@ -58,10 +59,9 @@ def test_a_class_sees_names_of_notebooks_and_no_word_about_ending_them(
             plan = shell.run_line_magic("xpu_cluster", "plan -n 1")
             (said,) = plan.others
             assert "\n" not in said
-            assert re.match(r"in use: the cores? [\d, -]+, by ", said)
-            assert "the notebook 02_islands.ipynb (1 engine)" in said
-            assert "the notebook 03 my timings.ipynb (1 engine)" in said
-            assert said.endswith("; calls take longer while they compute")
+            assert re.match(r"2 other clusters use the cores? [\d, -]+, idle: the notebook ", said)
+            for notebook in ("02_islands", "03 my timings"):
+                assert re.search(rf"the notebook {notebook}\.ipynb \(1 engine, since \d\d:\d\d\)", said)
             assert "stop" not in str(plan) + plan._repr_html_()
             listed = shell.run_line_magic("xpu_cluster", "status --all")
             text = str(listed)
@@ -95,15 +95,19 @@ def _wait_until_listed(task: Any) -> None:
 
 def test_a_board_is_read_only_if_its_fields_are_known(environment: Callable[..., None], tmp_path: Path) -> None:
     environment(XPULAB_RUNTIME_DIR=str(tmp_path))
-    board, other = Board.create(1), SharedBlock.create(1)
+    board, other, changed = Board.create(1), SharedBlock.create(1), Board.create(1)
+    block = SharedBlock.open(changed.path, writable=True)
+    block.array((16,), np.uint8)[8:] += 1  # what says which fields it has
     running = {"processes": {"controller": identity(os.getpid())}, "size": 1}
-    for name, version, path in (
-        ("a", xpulab.__version__, board.path), ("b", "0", board.path), ("c", xpulab.__version__, other.path),
-    ):  # fmt: skip
-        Record.create(name, os.getpid(), version).write(facts=[described(board=path)], **running)
-    assert [each.runs for each in all_clusters().clusters] == ["idle", "", ""]
-    board.close()
-    other.close()
+    mine = xpulab.__version__
+    boards = (("a", mine, board), ("b", "0", board), ("c", mine, other), ("d", mine, changed))
+    for name, version, block_of in boards:
+        Record.create(name, os.getpid(), version).write(facts=[described(board=block_of.path)], **running)
+    assert [each.runs for each in all_clusters().clusters] == ["idle", "", "", ""]
+    with pytest.raises(ValueError, match="of another version of xpulab"):
+        Board.open(changed.path)
+    for each in (board, other, changed, block):
+        each.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root sees clusters of other users")

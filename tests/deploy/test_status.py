@@ -129,6 +129,16 @@ def test_a_lost_cluster_says_what_to_type() -> None:
     assert "%xpu_cluster restart" in Document(status_html(status(state="lost"))).text
 
 
+def test_the_last_line_is_about_the_fit_that_can_go_on() -> None:
+    said = "KMeans.fit was interrupted in iteration 119 of 500, run 1 of 4; to go on, type: model = %xpu_cluster resume"
+    about = status(
+        interrupted=said, others=["1 other cluster uses the cores 0-1"], launch_shape_files=["/home/me/arc.json"]
+    )
+    assert status_text(about).splitlines()[-1] == f"  {said}"
+    assert Document(status_html(about)).text.endswith(said)
+    assert said in status_html(about)
+
+
 def test_everything_is_escaped() -> None:
     evil = dict.fromkeys(("host", "device", "selector", "state"), EVIL)
     wicked = status(state=EVIL, id=EVIL, engines=[{"rank": 0, **evil}], warnings=[EVIL])

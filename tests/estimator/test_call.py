@@ -166,7 +166,7 @@ def stages() -> Iterator[list[dict[str, Any]]]:
 
     class View:
         def update(self, report: Any) -> None:
-            seen.append(report.to_dict())
+            seen.append(report.to_dict() | {"fraction": report.fraction})
 
         def close(self, report: Any) -> None: ...
 
@@ -228,10 +228,14 @@ def test_the_report_says_what_engines_do_before_the_first_iteration(
     for n_clusters in (400, 800, 1600):  # until the choice takes longer than the time before the first updates
         stages.clear()
         KMeans(n_clusters, random_state=0, max_iter=5, n_init=1).fit(X)
-        said = [stage["message"] for stage in stages if not stage["iterations"]]
-        if seen := any(re.fullmatch(rf"choosing the first centres: \d+ of {n_clusters}", each) for each in said):
+        begin = [stage for stage in stages if not stage["iterations"]]
+        said = [re.fullmatch(rf"first centre ([\d,]+) of {n_clusters:,}", stage["message"]) for stage in begin]
+        if any(said):
             break
-    assert seen
+    filled = [stage["fraction"] for stage, match in zip(begin, said, strict=True) if match]
+    centres = [int(match[1].replace(",", "")) for match in said if match]
+    assert filled == [(centre - 1) / n_clusters for centre in centres]  # the bar goes as far
+    assert max(filled) > 0
     assert not any(stage["message"] for stage in stages if stage["iterations"])
     assert pair.last_report.message == ""
 

@@ -132,7 +132,7 @@ def method_in(said: str, kind: Any, name: str) -> str:
     ended = rest.startswith("had ended")  # this is said of the fit, also within another method
     assert (whose, "fit" if ended and of != name else name) == (kind.__name__, of), said
     before = r"( before (an iteration|a step) had ended)?"
-    goes_on = r"was interrupted in iteration \d+; to go on, type: .*resume\(\)"
+    goes_on = r"was interrupted in iteration \d+ of \d+(, run \d+ of \d+)?; to go on, type: .*\.interrupted\(\)"
     fits = rf"was interrupted{before}; nothing was fitted: {AGAIN}|{goes_on}|had ended .*: the estimator is fitted"
     plainly = rf"was interrupted: {AGAIN}"
     counts = rf"was interrupted; its rows do not count: {AGAIN}"
@@ -208,7 +208,8 @@ def test_every_call_of_a_cluster_says_what_was_interrupted(
 
 NOISE = RNG.normal(size=(100_000, 8))
 LONG = {"n_init": 1, "max_iter": 1_000_000, "tol": 0, "random_state": 0}
-ON = "import xpulab; model = xpulab.interrupted().resume()"
+HAVE = "import xpulab; model = xpulab.interrupted()"
+ON = f"{HAVE}.resume(); to have it as it is: {HAVE}"
 
 
 def strike_in_iteration(cluster: xpulab.XPUCluster) -> None:
@@ -244,8 +245,8 @@ def test_a_fit_within_another_call_says_of_what_it_is_a_part(
         fit()
     said = re.sub(r"iteration \d+", "iteration N", str(raised.value))
     assert said == (
-        f"KMeans.fit was interrupted in iteration N, in {where}; {who} itself starts anew: {AGAIN}. To go on with this "
-        f"KMeans alone, type: {ON}"
+        f"KMeans.fit was interrupted in iteration N of 1000000, in {where}; {who} itself starts anew: {AGAIN}. "
+        f"To go on with this KMeans alone, type: {ON}"
     )
 
 
@@ -289,7 +290,9 @@ def test_an_interrupted_start_and_a_resume_without_a_fit_show_lines_and_no_trace
     finally:
         unsubscribe()
     shown = capsys.readouterr().out.strip().splitlines()
-    assert shown[-1] == "KeyboardInterrupt: start was interrupted; no engine is left running: run the cell again"
+    assert shown[-1] == (
+        "KeyboardInterrupt: %xpu_cluster start -n 1 was interrupted; no engine is left running: run the cell again"
+    )
     assert len(shown) <= 4, shown
     shell.run_cell("%xpu_cluster start -n 1")
     capsys.readouterr()

@@ -134,7 +134,12 @@ def test_a_lost_engine_costs_a_restart(losable: xpulab.XPUCluster, work: Work, k
     pids, estimator = [fact.pid for fact in losable.facts], work.ready()
     losable.run(strike, work.moment, die_on_rank_1, **work.when)
     work.do(estimator)
-    (note,) = [note for note in losable.last_report.notes if "the cluster started new engines" in note]
+    report = losable.last_report
+    (note,) = [note for note in report.notes if "the cluster started new engines" in note]
+    engines = max(engine.total for engine in report.engines)
+    assert report.lost > 0 < report.restart
+    assert report.lost + report.restart + report.sent + engines < report.seconds
+    assert " to start new engines, " in str(report)
     assert ("the fit went on from iteration" in note) == issubclass(kind, ResumableFit)
     assert [fact.pid for fact in losable.facts] != pids
     work.require_done(estimator)

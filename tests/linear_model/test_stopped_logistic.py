@@ -48,7 +48,7 @@ def test_a_stopped_fit_goes_on_as_if_it_had_not_been(
     expected = LogisticRegression(solver=solver)
     whole = meetings_of(losable, expected.fit, X, Y)
     model = LogisticRegression(solver=solver)
-    stop(model, 4, r"interrupted in iteration \d+; to go on, type: .*resume")
+    stop(model, 4, r"interrupted in iteration \d+ of 100; to go on, type: .*resume")
     done = model.n_iter_[0]
     assert 0 < done < expected.n_iter_[0]
     assert model.predict_proba(X).shape == (3000, 3)

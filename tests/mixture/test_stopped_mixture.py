@@ -31,7 +31,7 @@ def stopped(losable: xpulab.XPUCluster, tmp_path: Path) -> Callable[[int], Gauss
         model = GaussianMixture(**PARAMETERS)
         with (
             pressed_when(tmp_path / "waits"),
-            pytest.raises(KeyboardInterrupt, match=r"interrupted in iteration \d; to go on, type"),
+            pytest.raises(KeyboardInterrupt, match=r"interrupted in iteration \d of 8, run \d of 2; to go on"),
         ):
             model.fit(X)
         return model
@@ -61,7 +61,7 @@ def test_a_fit_that_is_resumed_and_interrupted_before_its_next_iteration_can_sti
     model = stopped(3)
     with monkeypatch.context() as patch:
         patch.setattr("xpulab.sharing.checkpoint.Checkpoint.create", pressed)
-        with pytest.raises(KeyboardInterrupt, match=r"interrupted in iteration \d; to go on, type"):
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted in iteration \d of 8, run \d of 2; to go on"):
             model.resume()
     assert xpulab.interrupted() is model
     np.testing.assert_array_equal(model.resume().means_, expected.means_)

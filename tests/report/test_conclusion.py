@@ -129,6 +129,17 @@ def test_the_report_splits_the_time_outside_of_the_engines() -> None:
     assert split(report(seconds=3.6)) == ""
 
 
+def test_the_time_is_split_at_a_loss_of_engines() -> None:
+    ended = report(seconds=21.0, sent=0.5, lost=5.0, restart=11.0)
+    assert split(ended) == (
+        "21 s in all: 5 s before the loss of engines, 11 s to start new engines, 500 ms to copy the rows into shared "
+        "memory, 3.5 s on the new engines, 1 s for messages and preparation"
+    )
+    assert conclusion(ended) == "Starting new engines took longest, 11 s of 21 s"
+    assert conclusion(report(seconds=21.0, lost=11.0, restart=5.0)).startswith("Work before the loss of engines took l")
+    assert split(FitReport.from_dict(ended.to_dict())) == split(ended)
+
+
 def test_a_slow_engine_is_named_only_if_the_difference_matters() -> None:
     assert slowest_engine(report()) == "engine 1, whose own work, without waits, took 20 % longer than the mean"
     assert slowest_engine(report(engines=1)) == ""

@@ -153,6 +153,18 @@ def test_the_time_left_assumes_that_no_run_converges_early() -> None:
     assert running.remaining == "at most 8 s"  # 15 iterations of half a second, rounded up
 
 
+def test_steps_fill_the_bar_until_there_are_iterations() -> None:
+    running = report(runs=2, iterations=0, parameters={"max_iter": 10}, status="running")
+    running.step("first centre", 100, 400)
+    assert (running.message, running.fraction) == ("first centre 101 of 400", 0.25)
+    assert running.remaining == ""  # the iterations follow
+    running.iterations = [Iteration(1, {"inertia": 1.0}, 0.5, 1)]
+    running.step("first centre", 200, 400)  # of the second run
+    assert (running.message, running.fraction) == ("first centre 201 of 400", 0.05)
+    running.step("", 0, 0)
+    assert (running.message, running.fraction) == ("", 0.05)
+
+
 def test_runs_that_have_ended_say_how_long_the_others_take() -> None:
     running = report(runs=10, iterations=0, parameters={"max_iter": 300}, status="running")
     running.iterations = [Iteration(i, {"inertia": 1.0}, 0.5, run) for run in (1, 2) for i in range(1, 7)]
@@ -164,6 +176,13 @@ def test_without_max_iter_the_remaining_time_is_unknown() -> None:
     open_ended = report(parameters={}, status="running")
     assert (open_ended.fraction, open_ended.remaining) == (None, "")
     assert "left" not in open_ended.line()
+
+
+def test_a_report_has_the_time_before_losses_and_that_of_new_engines() -> None:
+    lossy = report(sent=1.5, waited=0.5)
+    for lossy.seconds, lost, restart in ((14.0, 10.0, 4.0), (21.0, 13.0, 8.0)):  # two losses; each start takes 4 s
+        lossy.replaced(4.0)
+        assert (lossy.lost, lossy.restart, lossy.sent, lossy.waited) == (lost, restart, 0.0, 0.0)
 
 
 def test_the_clock_runs_until_the_report_is_finished() -> None:

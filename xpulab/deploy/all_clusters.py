@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from xpulab._version import __version__
+from xpulab.deploy.processes.others import call_of
 from xpulab.deploy.processes.record import Record, find_all
 from xpulab.report.rendering import Displayed, Html, block, counted, format_seconds, format_size, table_html, table_text
 from xpulab.sharing import host_memory
-from xpulab.sharing.board import Board
-from xpulab.sharing.memory import SharedBlock
 
 __all__ = ["AllClusters", "ClusterOfHost", "all_clusters"]
 
@@ -101,28 +98,5 @@ def _described(user: str, record: Record) -> ClusterOfHost:
         devices=tuple(dict.fromkeys(fact.device.name for fact in record.facts)),
         memory=sum(host_memory.resident(fact.pid) for fact in here),
         seconds=max(0.0, time.time() - began),
-        runs=_call(record),
+        runs=call_of(record),
     )
-
-
-def _call(record: Record) -> str:
-    """Return the call that the engines of this host compute, as their board has it; nothing is written there."""
-    if record.version != __version__:  # whose board may have other fields
-        return ""
-    here = [fact for fact in record.facts if fact.here and Path(fact.board.partition("?")[0]).parts[1:2] == ("proc",)]
-    if not here:
-        return ""
-    try:
-        board = Board(SharedBlock.open(here[0].board))
-    except (OSError, ValueError):  # it has ended, or a user's record names something else
-        return ""
-    try:
-        busy = board.ranks[board.ranks["task"] != 0]
-        if not len(busy):
-            return "idle"
-        first = busy[0]
-        where = f", iteration {int(first['iteration'])}" if first["iteration"] else ""
-        return f"{bytes(first['name']).decode()} for {format_seconds(float(first['total']))}{where}"
-    finally:
-        busy = first = None
-        board.close()

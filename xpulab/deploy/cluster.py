@@ -152,9 +152,9 @@ class XPUCluster(Remembering, Named, Displayed):
     """
 
     _internal = frozenset({
-        "call", "called", "engines", "entries", "known_as", "life", "made_handle", "outgoing", "planning", "receive",
-        "recovers", "release_with", "require_handle", "require_room", "rows", "stopped", "tasks", "that_fit",
-        "variables",
+        "call", "called", "engines", "entries", "keep_interrupted", "known_as", "life", "made_handle", "outgoing",
+        "planning", "receive", "recovers", "release_with", "require_handle", "require_room", "rows", "stopped", "tasks",
+        "that_fit", "variables",
     })  # fmt: skip
 
     recover = Attribute(lambda options: options.recover)
@@ -469,6 +469,7 @@ class XPUCluster(Remembering, Named, Displayed):
             id=self.options.name or "",
             lives="detached" if self.options.detach else of_owner,
             others=self.planning.others(plan),
+            interrupted="" if engines.interrupted is None else engines.said_of_interrupted,
         )
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xpulab.deploy.plan import probe as probes
 from xpulab.deploy.plan.plan import Plan, plan
 from xpulab.deploy.plan.probe import ALIGN, HEADER, DeviceInfo, Probe, core_ranges, row_of
-from xpulab.deploy.processes.record import in_use
+from xpulab.deploy.processes.others import in_use
 from xpulab.exceptions import PlanError
 from xpulab.report.rendering import Displayed, Html, block, escape, plain, table_html, table_text
 

@@ -22,7 +22,7 @@ from xpulab.deploy.network.ports import ports as ports_of
 from xpulab.deploy.options import OPTIONS, StartOptions, in_groups
 from xpulab.deploy.plan.plan import Offer, Plan, plan, require_valid
 from xpulab.deploy.plan.probe import Probe, probe
-from xpulab.deploy.processes.record import in_use
+from xpulab.deploy.processes.others import in_use
 from xpulab.deploy.processes.settings import ENGINES, engines_shown
 from xpulab.deploy.remote.hosts import interface_to, look
 from xpulab.deploy.tasks.engines import Engines

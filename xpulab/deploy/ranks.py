@@ -60,6 +60,9 @@ class Ranks(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """What a report says about the ranks."""
 
+    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
+        """Keep an estimator whose fit was interrupted, for `interrupted`, and what was said of it, for the status."""
+
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""
 

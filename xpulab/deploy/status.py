@@ -146,6 +146,8 @@ class ClusterStatus(Displayed):
         ``"detached"``, or ``"ends with process 123"`` if another process started the cluster, or "".
     others : tuple of str
         A sentence for each other cluster of this user that uses some of these cores and GPUs.
+    interrupted : str
+        What was said of the fit that was interrupted last, and can go on.
     cluster : Controlled or None
         Cluster that a live view follows; None for a static view.
     """
@@ -159,6 +161,7 @@ class ClusterStatus(Displayed):
     id: str = ""
     lives: str = ""
     others: tuple[str, ...] = ()
+    interrupted: str = ""
     cluster: Controlled | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

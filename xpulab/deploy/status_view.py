@@ -41,10 +41,15 @@ def status_html(status: Mapping[str, Any], shapes: bool = True) -> Html:
     if rows:
         rows = [[_breaking(name, cell) for name, cell in zip(header, row, strict=True)] for row in rows]
         parts.append(table_html(header, rows, align, "Engines"))
-    notes = [*(status.get("warnings") or ()), *(status.get("others") or ())]
-    parts += [Html(f'<div class="xpu-note">⚠ {escape(text)}</div>') for text in notes]
+    notes = [*(f"⚠ {text}" for text in status.get("warnings") or ()), *(status.get("others") or ())]
+    parts += [_note(text) for text in notes]
     parts += [_folded_shapes(status)] if shapes else []
+    parts += [_note(said)] if (said := status.get("interrupted")) else []
     return block("Status of the cluster", parts, ".xpu .xpu-word{white-space:nowrap}")
+
+
+def _note(text: str) -> Html:
+    return Html(f'<div class="xpu-note">{escape(text)}</div>')
 
 
 def shapes_html(status: Mapping[str, Any]) -> Html:
@@ -94,6 +99,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines += [f"  {plain(line)}" for line in _files(status)]
     lines += [f"  warning: {plain(text)}" for text in status.get("warnings") or ()]
     lines += [f"  {plain(text)}" for text in status.get("others") or ()]
+    lines += [f"  {plain(said)}"] if (said := status.get("interrupted")) else []
     return "\n".join(lines)
 
 

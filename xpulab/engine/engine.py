@@ -334,7 +334,8 @@ class Task(Phases):
         self.client = client
         if self.outer is None:
             record["hears"] = record["signalled"] = record["heard"] = 0
-            record["name"], record["client"], record["task"] = (called or name).encode(), client, number
+            record["name"], record["client"], record["since"] = (called or name).encode(), client, time.time()
+            record["task"] = number
 
     def cancelled(self) -> bool:
         """Return whether this rank has seen the request to stop. Others may not have: reduce it before a decision."""
@@ -442,10 +443,10 @@ class Task(Phases):
         """Write this rank's progress on the board; see `xpulab.sharing.board` for the fields."""
         record = self.engine.record
         record["metrics"][: len(metrics)] = metrics
+        if "iteration" in fields or "doing" in fields:
+            record["done"] = record["steps"] = 0
         if "iteration" in fields:
             record["doing"] = b""
-        if "doing" in fields:
-            record["done"] = record["steps"] = 0
         for field, value in fields.items():
             record[field] = value
         record["seconds"] = list(self.seconds().values())
@@ -481,4 +482,6 @@ class Task(Phases):
     def close(self) -> None:
         """End the task on the board."""
         task = 0 if self.outer is None else self.outer.number
+        if not task:
+            self.engine.record["since"] = time.time()
         self.show(task=task, doing=b"", device_bytes=self.engine.bytes_of_handles)

@@ -299,6 +299,7 @@ class Call:
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )
             self.report.engines = _engine_reports(self.ranks)
+            self.report.replaced(time.perf_counter() - lost.moment)
             return payload | self._sent_by(sender)
 
         try:

@@ -14,7 +14,7 @@ import sklearn
 from sklearn.base import BaseEstimator
 
 from xpulab._sklearn import BaseSearchCV
-from xpulab.advice import to_resume
+from xpulab.advice import to_have_interrupted, to_resume
 from xpulab.calls import PUBLIC, left_of, made, methods_of, of_interrupt, saying
 from xpulab.deploy.current import current_cluster
 from xpulab.deploy.tasks.resuming import NothingToResumeError
@@ -113,12 +113,13 @@ def sentence(estimator: BaseEstimator, name: str, method: str, at: str = "", res
         Whether `interrupted` returns the estimator, whose fit can go on.
     """
     call, outer = f"{name}.{method}", _outer(estimator)
+    ways = f"type: {to_resume()}; to have it as it is: {to_have_interrupted()}"
     if outer is not None:
         where, who = outer
-        alone = f". To go on with this {name} alone, type: {to_resume()}" if resumes else ""
+        alone = f". To go on with this {name} alone, {ways}" if resumes else ""
         return of_interrupt(call, f"{at}, in {where}; {who} itself starts anew") + alone
     if resumes:
-        return f"{made(call)} was interrupted{at}; to go on, type: {to_resume()}"
+        return f"{made(call)} was interrupted{at}; to go on, {ways}"
     whose, _, of = made(call).rpartition(".")
     if whose != name and "fit" in of:  # a fit that uses this estimator
         return of_interrupt(call, left_of(of))

@@ -211,10 +211,13 @@ class ResumableFit(Proxy, Generic[InputT]):
         if state is not None:
             self._keep_state(checked, state, values if "state" in found else None)
             self._stopped, self._stopped_in = (checked, state), int(state["iteration"])
-            call.ranks.interrupted = self
         if self._stopped is None:
             return call.interrupted(f" before {self._part} had ended")
-        return call.interrupted(f" in iteration {self._stopped_in}", resumes=True)
+        checked, state = self._stopped
+        run = f", run {state['run'] + 1} of {checked.n_init}" if checked.n_init > 1 else ""
+        said = call.interrupted(f" in iteration {self._stopped_in} of {checked.max_iter}{run}", resumes=True)
+        call.ranks.keep_interrupted(self, said)
+        return said
 
     def _forget(self, cluster: Ranks) -> None:
         """Forget the state of an earlier interrupt, because the fit has ended."""

@@ -13,6 +13,8 @@ __all__ = ["conclusion", "slowest_engine", "split"]
 _DOING = {
     "copy": "copying the rows into shared memory",
     "queue": "waiting until another call had ended",
+    "lost": "work before the loss of engines",
+    "restart": "starting new engines",
     "transfer": "moving rows between the host and the devices",
     "compile": "finishing kernels for the devices",
     "kernel": "computing on the devices",
@@ -54,7 +56,7 @@ def conclusion(report: FitRecord) -> str:
 def _by_engine(report: FitRecord, name: str, mean: float) -> str:
     """Return the seconds of a phase, or their range if they differ much between the engines: a mean would hide it."""
     each = [engine.phases.get(name, 0.0) for engine in report.engines]
-    if not each or name in ("copy", "queue") or max(each) <= (1 + _ADVICE / 100) * mean:
+    if not each or name in ("copy", "queue", "lost", "restart") or max(each) <= (1 + _ADVICE / 100) * mean:
         return format_seconds(mean)
     return f"{format_seconds(min(each))} to {format_seconds(max(each))} by engine,"
 
@@ -70,13 +72,15 @@ def slowest_engine(report: FitRecord) -> str:
 def split(report: FitRecord) -> str:
     """List the parts of the call's whole time; empty while it runs, and if the engines took nearly all or none."""
     engines = max((engine.total for engine in report.engines), default=0.0)
-    rest = report.elapsed - engines - report.sent - report.waited
+    rest = report.elapsed - engines - report.sent - report.waited - report.lost - report.restart
     if not report.engines or report.status == "running" or report.elapsed - engines < _UNSEEN * report.elapsed:
         return ""
     parts = {
+        "before the loss of engines": report.lost,
+        "to start new engines": report.restart,
         "to copy the rows into shared memory": report.sent,
         "until another call had ended": report.waited,
-        "on the engines": engines,
+        "on the new engines" if report.restart else "on the engines": engines,
         "for messages and preparation": max(0.0, rest),
     }
     named = [

@@ -62,6 +62,9 @@ class FitReport(FitRecord, Displayed, Listed):
         Seconds in which the calling process copied the rows to where the engines read them.
     waited : float
         Seconds until the call of another client had ended.
+    lost, restart : float
+        If engines were lost and the cluster has started new ones, the seconds before the loss, and until the new
+        engines were ready. `sent`, `waited` and the seconds of the engines are then those after it.
     converged : bool, optional
         Whether the call ended because the algorithm had converged; None if the algorithm does not say.
     part : str
@@ -73,7 +76,7 @@ class FitReport(FitRecord, Displayed, Listed):
     Comparison : Two reports side by side.
     """
 
-    _internal = frozenset({"display", "finish", "lasting", "span", "step"})
+    _internal = frozenset({"display", "finish", "lasting", "replaced", "span", "step"})
 
     def line(self) -> str:
         """Return the progress of a running call, on one line."""

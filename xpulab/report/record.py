@@ -238,6 +238,8 @@ class FitRecord(Timed):
     notes: list[str] = field(default_factory=list)
     sent: float = 0.0
     waited: float = 0.0
+    lost: float = 0.0
+    restart: float = 0.0
     converged: bool | None = None
     part: str = ""
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
@@ -338,9 +340,11 @@ class FitRecord(Timed):
     def longest(self) -> tuple[str, float] | None:
         """The longest part of the call and its seconds; None before anything took time.
 
-        The part is a phase, with its mean over the engines, or "copy" (`sent`), or "queue" (`waited`).
+        The part is a phase, with its mean over the engines, or "copy" (`sent`), "queue" (`waited`), "lost" or
+        "restart".
         """
-        parts = {**self.mean_phases, "copy": self.sent, "queue": self.waited}
+        own = {"copy": self.sent, "queue": self.waited, "lost": self.lost, "restart": self.restart}
+        parts = {**self.mean_phases, **own}
         name = max(parts, key=parts.__getitem__)
         return (name, parts[name]) if parts[name] > 0 else None
 
@@ -356,6 +360,15 @@ class FitRecord(Timed):
     def runs(self) -> int:
         """Number of runs from different starts, as far as known."""
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
+
+    def replaced(self, seconds: float) -> None:
+        """Note that engines were lost, and that new ones were ready so many seconds later.
+
+        The other times are then those of the new engines.
+        """
+        self.lost = self.elapsed - seconds - self.restart
+        self.restart += seconds
+        self.sent = self.waited = 0.0
 
     def step(self, what: str, done: int, steps: int) -> None:
         """Say in `message` at which step the call is, such as ``"tree 11 of 100"``, if it has counted steps.
@@ -376,9 +389,12 @@ class FitRecord(Timed):
 
     @property
     def fraction(self) -> float | None:
-        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown."""
+        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown.
+
+        Steps count until there are iterations, such as those of the choice of the first centres.
+        """
         done, steps, _ = self._steps
-        if steps:
+        if steps and not self.iterations:
             return done / steps
         most = self.parameters.get("max_iter")
         if not isinstance(most, int) or most < 1:
@@ -393,13 +409,13 @@ class FitRecord(Timed):
         """The remaining time at the pace of the latest iterations, such as ``"at most 8 s"``; empty if unknown.
 
         The runs that have ended give the expected number of iterations of the others. During the first run only
-        ``max_iter`` bounds this number.
+        ``max_iter`` bounds this number. Nothing is known while steps before the iterations are counted.
         """
         done, steps, since = self._steps
-        if steps:
+        most = self.parameters.get("max_iter")
+        if steps and most is None:
             left = (self.elapsed - since) / done * (steps - done) if done else 0.0
             return f"about {format_seconds(math.ceil(left))}" if left else ""
-        most = self.parameters.get("max_iter")
         # The time of a run's first iteration includes the drawing of its initial centres.
         paces = [i.seconds for i in self.iterations[-10:] if i.number > 1 and i.seconds > 0]
         if not isinstance(most, int) or len(paces) < 3:

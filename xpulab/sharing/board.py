@@ -18,6 +18,7 @@ import itertools
 import os
 import signal
 import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ _RANK = np.dtype(
         ("pid", "i8"),  # 0 for a rank of another host, whose record `xpulab.deploy.remote.relay` copies
         ("heartbeat", "f8"),  # seconds since the epoch
         ("task", "u8"),  # number of the running task, 0 if the rank is idle
+        ("since", "f8"),  # seconds since the epoch when this task began, or when the last one ended; 0 before the first
         ("name", "S48"),  # the call of an estimator, as users know it, or the name of another task
         ("doing", "S128"),  # text about its present work; empty if the other fields describe it
         ("client", "i8"),  # pid of the process that sent the task
@@ -119,7 +121,8 @@ ITERATION = np.dtype(
 _RING = np.dtype([("count", "u8"), ("first", "u8"), ("entries", ITERATION, (_PLACES,))])
 _ENTRIES: int = _RING.fields["entries"][1]  # type: ignore[index]
 _COUNT, _ENTRY = struct.Struct("Q"), struct.Struct(f"Qqii{2 + len(PHASES)}d")  # the same in C's layout
-_HEAD = np.dtype([("size", "i8"), ("cancelled", "u8", (_CANCELLED,))], align=True)
+_HEAD = np.dtype([("size", "i8"), ("layout", "u8"), ("cancelled", "u8", (_CANCELLED,))], align=True)
+_LAYOUT = zlib.crc32(str((_HEAD, _RANK, _RING)).encode())  # of the boards of this version
 
 
 def new_task_number() -> int:
@@ -263,6 +266,8 @@ class Board:
         self._block = block
         whole = block.array((block.nbytes,), np.uint8)
         self._head: Any = whole[: _HEAD.itemsize].view(_HEAD)
+        if self._head["layout"][0] != _LAYOUT:
+            raise ValueError("the board is of another version of xpulab")
         size = int(self._head["size"][0])
         rings = _HEAD.itemsize + (size + 1) * _RANK.itemsize
         self.every: Any = whole[_HEAD.itemsize : rings].view(_RANK)
@@ -279,7 +284,8 @@ class Board:
         nbytes = _HEAD.itemsize + (size + 1) * _RANK.itemsize + size * _RING.itemsize
         nbytes += -nbytes % _ALIGNED + Ring.nbytes(size)
         block = SharedBlock.create(nbytes, "xpulab-board")
-        block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)["size"] = size
+        head = block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)
+        head["size"], head["layout"] = size, _LAYOUT
         return cls(block)
 
     @classmethod

@@ -117,6 +117,10 @@ class ProgramRanks:
         """Number of this rank."""
         return self.engine.rank
 
+    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
+        """Keep an estimator whose fit was interrupted."""
+        self.interrupted = estimator
+
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""
         self.last_report = report

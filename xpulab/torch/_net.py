@@ -191,16 +191,16 @@ class _OnEngines(Interruptible):
         except EngineLostError:
             if call.kept is not None:
                 self._set(call.kept)
-                self._keep_state(cluster, job, call.kept)
+                self._keep_state(job, call.kept)
+                cluster.keep_interrupted(self)
             raise
         if cluster.interrupted is self:
             cluster.interrupted = None
         return self
 
-    def _keep_state(self, cluster: Ranks, job: dict[str, Any], state: dict[str, Any]) -> None:
+    def _keep_state(self, job: dict[str, Any], state: dict[str, Any]) -> None:
         """Keep what `resume` needs."""
         vars(self).update(_job=job, _state=state)
-        cluster.interrupted = self
 
     def _where(self) -> dict[str, Any]:
         """Return the arguments that say on which of PyTorch's devices the engines compute."""
@@ -239,10 +239,12 @@ class _OnEngines(Interruptible):
             self._set(state)
         if state is None:
             return call.interrupted(" before its first step had ended")
-        self._keep_state(call.ranks, job, state)
+        self._keep_state(job, state)
         place = state["place"]
         at = f" in epoch {place['epoch'] + 1} after {place['step']} steps of it, of which it has the weights"
-        return call.interrupted(at, resumes=True)
+        said = call.interrupted(at, resumes=True)
+        call.ranks.keep_interrupted(self, said)
+        return said
 
     def forward_iter(self, X: object, training: bool = False, device: str = "cpu") -> Any:
         """Yield the output of the module for the rows of X, a batch at a time, computed on the engines.

@@ -121,7 +121,8 @@ class ClusterView:
 
 def _gist(status: ClusterStatus) -> Any:
     """Return the parts of the status whose changes update the static HTML; memory in use is not among them."""
-    return status.state, status.warnings, status.others, [(e.pid, e.state, e.device_bytes) for e in status.engines]
+    engines = [(engine.pid, engine.state, engine.device_bytes) for engine in status.engines]
+    return status.state, status.warnings, status.others, status.interrupted, engines
 
 
 def _with_steady_age(engine: EngineStatus) -> EngineStatus:

@@ -8,19 +8,25 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from descriptions import described
+from reports import Document
 
+import xpulab
 from xpulab.deploy.devices import Devices
 from xpulab.deploy.plan.plan import Plan, plan
 from xpulab.deploy.plan.probe import Probe, core_ranges
 from xpulab.deploy.processes import record
-from xpulab.deploy.processes.record import Record, choose, find, identity, in_use, new_folder
+from xpulab.deploy.processes.others import in_use
+from xpulab.deploy.processes.record import Record, choose, find, identity, new_folder
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
+from xpulab.sharing.board import Board
 
 
 @pytest.fixture(autouse=True)
@@ -251,13 +257,15 @@ def test_every_view_shows_the_devices_that_another_notebook_uses() -> None:
     (said,) = in_use(chosen)
     cores = core_ranges(core for rank in chosen.ranks for core in rank.cores)
     assert said == (
-        f"in use: the cores {cores}, by the cluster lab (2 engines, process 1); calls take longer while it computes"
+        f"1 other cluster uses the cores {cores}: the cluster lab (2 engines, process 1); calls take longer while it "
+        "computes"
     )
-    assert f"the cores {core_ranges(one.cores)}, by" in in_use(dataclasses.replace(chosen, ranks=(one,)))[0]
+    assert f"the cores {core_ranges(one.cores)}: the" in in_use(dataclasses.replace(chosen, ranks=(one,)))[0]
     shown = dataclasses.replace(chosen, others=in_use(chosen))
     for view in (shown, Devices(found_on("cpu_only"), shown, False), ClusterStatus("running", 2, others=(said,))):
         assert said in str(view)
-        assert "by the cluster lab" in view._repr_html_()
+        assert said in Document(view._repr_html_()).text
+        assert "⚠" not in view._repr_html_()
     assert Plan.from_dict(shown.to_dict()) == shown
     # A cluster is not shown as a user of its own devices, and a cluster without a known plan is not shown at all.
     assert in_use(chosen, own=lab.folder) == ()
@@ -277,15 +285,44 @@ def test_a_plan_of_another_version_does_not_stand_in_the_way_of_calls() -> None:
 def test_the_owner_of_another_cluster_is_described() -> None:
     chosen = planned("cpu_only", 1)
     started("mine").write(plan=chosen)
-    assert "by the cluster mine of this process;" in in_use(chosen)[0]
+    assert ": the cluster mine of this process (2 engines);" in in_use(chosen)[0]
     started("kept").write(plan=chosen, detached=True, owner=(1, 0.0))
     (said,) = in_use(chosen)
-    assert "by the cluster kept (2 engines, detached) and the cluster mine of this process; calls" in said
+    assert ": the cluster kept (2 engines, detached) and the cluster mine of this process (2 engines); calls" in said
     for number in range(20):
         started(f"pupil {number}").write(plan=chosen, owner=(1, 0.0), notebook="exercise.ipynb")
     (said,) = in_use(chosen)
     assert said.count("the notebook exercise.ipynb (2 engines)") == 1
-    assert "and 19 other clusters; calls take longer while they compute" in said
+    assert said.startswith("22 other clusters use the core")
+    assert said.endswith("(2 engines) and 19 others; calls take longer while they compute")
+
+
+def test_the_sentence_about_other_clusters_says_which_are_idle_or_busy_since_when() -> None:
+    chosen, boards, now = planned("cpu_only", 1), [], int(time.time())
+    for number, (notebook, age) in enumerate((("a.ipynb", 0), ("b.ipynb", 1), ("c.ipynb", 10**6))):
+        boards.append(Board.create(2))
+        boards[-1].ranks["since"] = now - age
+        facts = [described(rank, board=boards[-1].path) for rank in (0, 1)]
+        one = Record.create(f"{number}", os.getpid(), xpulab.__version__)
+        me = identity(os.getpid())
+        one.write(plan=chosen, facts=facts, notebook=notebook, owner=(1, 0.0), processes={"controller": me}, size=2)
+    short, long = "%H:%M", "%Y-%m-%d %H:%M"
+    a, b, c = (time.strftime(form, time.localtime(now - age)) for form, age in ((short, 0), (short, 1), (long, 10**6)))
+    (said,) = in_use(chosen)
+    what, _, whose = said.partition(", idle: ")
+    assert what == f"3 other clusters use the cores {core_ranges(chosen.ranks[0].cores)}"
+    assert whose == (
+        f"the notebook a.ipynb (2 engines, since {a}), the notebook b.ipynb (2 engines, since {b}) and the notebook "
+        f"c.ipynb (2 engines, since {c})"
+    )
+    boards[1].ranks["task"][1] = 7
+    (said,) = in_use(chosen)
+    assert said == (
+        f"{what}: the notebook b.ipynb (2 engines, busy since {b}), the notebook a.ipynb (2 engines, idle since {a}) "
+        f"and the notebook c.ipynb (2 engines, idle since {c}); calls take longer while they compute"
+    )
+    for board in boards:
+        board.close()
 
 
 def test_a_gpu_in_use_is_named_and_the_cores_of_engines_on_gpus_are_free() -> None:
@@ -295,4 +332,4 @@ def test_a_gpu_in_use_is_named_and_the_cores_of_engines_on_gpus_are_free() -> No
     started("gpu").write(plan=first)
     assert in_use(dataclasses.replace(second, ranks=(same_cores,))) == ()
     (said,) = in_use(every)
-    assert f"in use: {first.ranks[0].selector} ({first.ranks[0].device.name}), by the cluster gpu" in said
+    assert f"uses {first.ranks[0].selector} ({first.ranks[0].device.name}): the cluster gpu" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -240,6 +241,28 @@ def test_the_engine_that_mpiexec_names_was_lost_first(
     with pytest.raises(EngineLostError) as lost:
         engines.require_alive(processes)
     assert lost.value.reason.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [("9,9", r"rank 1 \(pid \d+ on .*\) ended"), ("1792,9", r"rank 0 .* ended: exited with status 7")],
+)
+def test_the_engine_whose_end_was_seen_first_is_named_although_mpiexec_names_one_that_it_has_killed(
+    tmp_path: Path, codes: str, said: str
+) -> None:
+    """One that has ended by itself, such as in MPI_Abort, may end after those that mpiexec kills for this."""
+    processes = Processes(Record(str(tmp_path), "test", identity(os.getpid()), "0", settings={"mpi": "intel"}).write())
+    first = subprocess.Popen(["true"])
+    first.wait()
+    processes.watch([first.pid])
+    logged(processes, f"=   RANK 0 PID 330 RUNNING AT vm\n=   KILLED BY SIGNAL: 9 (Killed)\nExit codes: [vm] {codes}\n")
+    engines = Engines(StartOptions())
+    engines.life, engines.processes = _Lost(engines), processes
+    engines.facts = [described(0, pid=330), described(1, pid=first.pid)]
+    with pytest.raises(EngineLostError) as lost:
+        engines.require_alive(processes)
+    assert re.fullmatch(said, lost.value.reason)
+    processes.leave()
 
 
 @pytest.mark.parametrize(("log", "killed"), [("", True), ("[mpiexec@vm] Exit codes: [vm:0] 9,768", False)])

@@ -72,6 +72,7 @@ class Processes:
         self._watched: dict[str, tuple[int, int]] = {}  # name -> pid, pidfd
         #: Pids of the engines that ended first. These were lost; mpiexec then ends the other engines.
         self.first_gone: list[int] = []
+        self._seen_first = threading.Event()
         #: Why the processes were ended, if engines were lost; for calls that wait in other threads.
         self.lost = ""
         self._last_words = ""
@@ -159,6 +160,7 @@ class Processes:
                 descriptors[os.pidfd_open(pid)] = pid
             except ProcessLookupError:
                 self.first_gone.append(pid)
+                self._seen_first.set()
 
         def wait() -> None:
             poll = select.poll()
@@ -166,6 +168,7 @@ class Processes:
                 poll.register(descriptor, select.POLLIN)
             ended = [descriptors[descriptor] for descriptor, _ in poll.poll()]
             self.first_gone += ended
+            self._seen_first.set()
             for descriptor in descriptors:
                 os.close(descriptor)
             end_descendants(self.folder, pids)
@@ -195,6 +198,10 @@ class Processes:
             return Lost("the relay, which connects the hosts, ended")
         return None
 
+    def await_first_gone(self) -> None:
+        """Wait until it is seen which of the engines on this host ended first, after mpiexec, and so all, ended."""
+        self._seen_first.wait(2)
+
     def await_mpi(self) -> None:
         """Wait for the end of mpiexec, which ends the other engines after one has ended, and logs the cause."""
         if (mpiexec := self._watched.get("mpiexec")) is not None:
@@ -202,10 +209,14 @@ class Processes:
             poll.register(mpiexec[1], select.POLLIN)
             poll.poll(2000)
 
-    def cause(self, fact: EngineDescription | HelperDescription) -> str:
-        """Return why an engine ended, from mpiexec's log: ``": killed by signal: 9 (Killed)"``, or ""."""
+    def cause(self, fact: EngineDescription | HelperDescription, by_itself: bool = False) -> str:
+        """Return why an engine ended, from mpiexec's log: ``": killed by signal: 9 (killed)"``, or "".
+
+        If it must have ended `by_itself`, "" if it was killed: mpiexec kills the engines that are left after one has
+        ended, and may name these.
+        """
         found = self._mpi.cause(self.logs(200), fact.mpi_rank, fact.pid)
-        return f": {found}" if found else ""
+        return f": {found}" if found and not (by_itself and found == ending(signal.SIGKILL)) else ""
 
     def _ends_of_ranks(self) -> str:
         """Return how ranks have ended, from mpiexec's log: those that it has not killed, if there are any; or ""."""

@@ -20,20 +20,18 @@ import psutil
 
 from xpulab.deploy.options import OPTIONS, PLACES
 from xpulab.deploy.plan.plan import Plan
-from xpulab.deploy.plan.probe import core_ranges
 from xpulab.exceptions import ClusterError, ClusterStartError, NoClusterError
 from xpulab.report.rendering import counted
 from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.owner import RECORD
 
-__all__ = ["Record", "choose", "find", "find_all", "identity", "in_use", "new_folder", "runs"]
+__all__ = ["Record", "choose", "find", "find_all", "identity", "new_folder", "runs"]
 
 #: The arguments of a cluster that say where its engines run, and how they connect.
 _PLACES = [name for name in PLACES if name not in ("strict", "env")]
 
 _PREFIX = "xpulab-"
 _ROOM = 2**20  # free bytes that a folder must have for a cluster's connection files and first logs
-_NAMED = 3  # clusters that a sentence about other clusters names
 _CLOCK = 2.0  # seconds of tolerance for the start time of a process, which moves if the host's clock is set
 
 
@@ -175,15 +173,18 @@ class Record:
             return "%xpu_cluster start"
         return " ".join(["%xpu_cluster start", *(OPTIONS[name].typed(value) for name, value in given.items())])
 
-    @property
-    def whose(self) -> str:
-        """The cluster in messages to other people: the name of its notebook, and nothing about how to end it."""
+    def whose(self, *said: str) -> str:
+        """Return the cluster in messages to other people: its notebook's name, and nothing about how to end it.
+
+        What else is `said` about it follows in brackets.
+        """
+        about = [counted(self.size, "engine"), *said]
         if self.owner[0] == os.getpid():
-            return f"the cluster {self.name} of this process"
+            return f"the cluster {self.name} of this process ({', '.join(about)})"
         if self.notebook:
-            return f"the notebook {self.notebook} ({counted(self.size, 'engine')})"
-        owner = "detached" if self.detached else f"process {self.owner[0]}"
-        return f"the cluster {self.name} ({counted(self.size, 'engine')}, {owner})"
+            return f"the notebook {self.notebook} ({', '.join(about)})"
+        about.insert(1, "detached" if self.detached else f"process {self.owner[0]}")
+        return f"the cluster {self.name} ({', '.join(about)})"
 
     def __str__(self) -> str:
         n, owner = self.size, f"ends with process {self.owner[0]}"
@@ -301,59 +302,6 @@ def _sorted() -> tuple[list[Record], list[Record]]:
         elif record.processes and record.runs:
             found.append(record)
     return sorted(found, key=lambda record: record.name), gone
-
-
-def in_use(plan: Plan, own: str = "") -> tuple[str, ...]:
-    """Return what to say about other running clusters of this user: which of them use a plan's cores and GPUs.
-
-    Parameters
-    ----------
-    plan : Plan
-    own : str
-        Folder of the cluster that has this plan, if it runs; this cluster is left out.
-
-    Returns
-    -------
-    tuple of str
-    """
-    told, used = [], []
-    for record in find():
-        if record.folder == own:
-            continue
-        if not record.is_known:
-            told.append(
-                f"the cluster {record.name}, of another version of xpulab, runs too, and may use the same cores"
-            )
-        elif record.plan is not None and any(shared := _shared(plan, record.plan)):
-            used.append((record, shared))
-    if used:
-        told.insert(0, _in_use(plan, used))
-    return tuple(told)
-
-
-def _shared(plan: Plan, other: Plan) -> tuple[set[int], set[str]]:
-    """Return the cores and the selectors of GPUs that two plans share."""
-    pairs = [(one, theirs) for one, theirs in itertools.product(plan.ranks, other.ranks) if one.host == theirs.host]
-    on_cpu = any(rank.device.kind == "cpu" for rank in (*plan.ranks, *other.ranks))  # GPUs' engines hardly use cores
-    cores = {core for one, theirs in pairs if on_cpu for core in {*one.cores} & {*theirs.cores}}
-    gpus = {one.selector for one, theirs in pairs if one.selector == theirs.selector and one.device.kind != "cpu"}
-    return cores, gpus
-
-
-def _in_use(plan: Plan, used: list[tuple[Record, tuple[set[int], set[str]]]]) -> str:
-    """Return the sentence about clusters that share cores or GPUs with a plan."""
-    cores = set[int]().union(*(cores for _, (cores, _) in used))
-    gpus = set[str]().union(*(gpus for _, (_, gpus) in used))
-    parts = [f"the {'core' if len(cores) == 1 else 'cores'} {core_ranges(cores)}"] if cores else []
-    parts += [f"{gpu} ({next(r.device.name for r in plan.ranks if r.selector == gpu)})" for gpu in sorted(gpus)]
-    whose = [record.whose for record, _ in used[:_NAMED]]
-    if rest := len(used) - len(whose):
-        whose.append(counted(rest, "other cluster"))
-    by = f"{', '.join(whose[:-1])} and {whose[-1]}" if len(whose) > 1 else whose[0]
-    return (
-        f"in use: {' and '.join(parts)}, by {by}; calls take longer while "
-        f"{'it computes' if len(used) == 1 else 'they compute'}"
-    )
 
 
 def choose(name: str | None, command: str = "%xpu_cluster attach") -> Record:

@@ -87,6 +87,8 @@ class Engines:
         Whether the job in which the engines ran has ended by itself. No call submits another one.
     interrupted : estimator or None
         The estimator whose fit was interrupted last, and can be resumed.
+    said_of_interrupted : str
+        The sentence about it, which says what to type.
     history : History
         The calls of this process on the cluster.
     last_report : FitReport or None
@@ -113,6 +115,7 @@ class Engines:
         self.left = ""
         self.job_over = False
         self.interrupted: Any = None
+        self.said_of_interrupted = ""
         self.history = History()
         self.last_report: FitReport | None = None
         self.replaces = False
@@ -232,6 +235,8 @@ class Engines:
                 "another process has stopped or restarted the cluster; type: %xpu_cluster start, or %xpu_cluster attach"
             )
         lost = processes.lost_on_hosts()
+        if ended == "mpiexec" and any(fact.here for fact in self.everyone):
+            processes.await_first_gone()
         gone = [fact for fact in self.everyone if fact.here and fact.pid in processes.first_gone]
         if lost is not None:
             if lost.why:
@@ -239,13 +244,15 @@ class Engines:
             gone = [self.everyone[rank] for rank in lost.ranks]
         if left := self._left_by_exit(_SAID_LATER if gone and lost is None else 0.0):
             self._give_up(processes, ", ".join(left))
-        if not gone:  # mpiexec has ended the other engines, and itself, before this process looked
+        if not gone:  # they are on other hosts, or had ended before this process looked
             gone = [fact for fact in self.everyone if processes.cause(fact)]
         if gone:
             processes.await_mpi()
             causes = [(fact, processes.cause(fact)) for fact in gone]
-            if not any(cause for _, cause in causes):  # those that mpiexec names have taken these along
-                causes = [(fact, cause) for fact in self.everyone if (cause := processes.cause(fact))] or causes
+            if not any(cause for _, cause in causes):  # one that mpiexec names may have taken these along
+                seen = all(fact.here for fact in self.everyone)  # no other one was killed before these
+                others = [(fact, cause) for fact in self.everyone if (cause := processes.cause(fact, by_itself=seen))]
+                causes = others or causes
                 if processes.mpiexec_was_killed():
                     self._give_up(processes, "mpiexec ended, and so did the engines")
             self._give_up(processes, ", ".join(f"{_who(fact)} ended{cause}" for fact, cause in causes))
@@ -283,7 +290,7 @@ class Engines:
 
     def _give_up(self, processes: Processes, reason: str, job: bool = False) -> None:
         """Stop the remaining processes, and raise `EngineLostError`; the end of a job needs no logs to explain it."""
-        words = ""
+        words, noticed = "", time.perf_counter()
         with self.sending:
             if self.processes is processes:
                 words, processes.lost = processes.logs(15), reason
@@ -291,7 +298,7 @@ class Engines:
                 self.life.close(on_purpose=not self.attached, keep_job=self.recovers)
             reason = processes.lost or reason
         cure = f"type: {self.life.to_go_on(job)}"
-        raise EngineLostError(f"{reason}.\n{cure}{LOGS}" if job else f"{reason}.\n{words}\n{cure}", reason)
+        raise EngineLostError(f"{reason}.\n{cure}{LOGS}" if job else f"{reason}.\n{words}\n{cure}", reason, noticed)
 
 
 class Remembering:
@@ -312,6 +319,10 @@ class Remembering:
     def called(self, report: FitReport) -> None:
         """Note a call of an estimator that begins."""
         self.engines.called(report)
+
+    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
+        """Keep an estimator whose fit was interrupted, for `interrupted`, and what was said of it, for the status."""
+        self.engines.interrupted, self.engines.said_of_interrupted = estimator, said
 
 
 def not_running(left: str = "") -> NoClusterError:

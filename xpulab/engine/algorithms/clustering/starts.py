@@ -99,7 +99,9 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
     for c in range(1, n_clusters):
         if time.perf_counter() - shown > _TOLD:
             shown = time.perf_counter()
-            problem.task.show(doing=f"choosing the first centres: {c} of {n_clusters}")
+            # All ranks choose the same centres, and rank 0 counts them.
+            counted: dict[str, Any] = {"done": c, "steps": n_clusters} if comm.rank == 0 else {}
+            problem.task.show(doing="first centre", **counted)
         uniforms = random.uniform(size=trials)
         if offsets[-1] == 0:  # all rows are at centres
             centers[c] = centers[0]
