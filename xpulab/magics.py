@@ -18,7 +18,7 @@ from traitlets import Bool, Enum, Float, Int, Unicode
 
 from xpulab import widgets
 from xpulab.acceleration import active
-from xpulab.calls import saying
+from xpulab.calls import interruptible, saying
 from xpulab.console import errors, first_use
 from xpulab.console.background import BackgroundCell
 from xpulab.console.cell_options import cell_parser, profile_parser
