@@ -323,11 +323,8 @@ def _add_accel(parser: Parser, commands: argparse._SubParsersAction[Parser]) -> 
 def _changes(arguments: argparse.Namespace, running: XPUCluster) -> str:
     """Options of a start that a running cluster does not have, as they are typed; "" if it has all of them."""
     now = dataclasses.replace(running.options, n=running.size)
-    asked = {
-        name: value
-        for name, value in given(arguments).items()
-        if OPTIONS[name].lasting and value != getattr(_DEFAULTS, name)
-    }
+    lasting = {name: value for name, value in given(arguments).items() if OPTIONS[name].lasting}
+    asked = {name: value for name, value in lasting.items() if value != getattr(_DEFAULTS, name)}
     if all(value == getattr(now, name) for name, value in asked.items()):
         return ""
     return " ".join(OPTIONS[name].typed(getattr(arguments, name)) for name in asked)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from leftovers import runs, shared_memory
 from mpis import with_mpi
-from scripts import require_time_after_ctrl_c
+from presses import require_time_after_ctrl_c
 from strikes import acted_when, pressed_when
 from waiting import until
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from scripts import require_time_after_ctrl_c
+from presses import require_time_after_ctrl_c
 
 from xpulab import cli
 

@@ -340,11 +340,15 @@ class FitRecord(Timed):
     def longest(self) -> tuple[str, float] | None:
         """The longest part of the call and its seconds; None before anything took time.
 
-        The part is a phase, with its mean over the engines, or "copy" (`sent`), "queue" (`waited`), "lost" or
-        "restart".
+        The part is a phase, with its mean over the engines, "copy" (`sent`), "queue" (`waited`), "lost" or "restart".
         """
-        own = {"copy": self.sent, "queue": self.waited, "lost": self.lost, "restart": self.restart}
-        parts = {**self.mean_phases, **own}
+        parts = {
+            "copy": self.sent,
+            "queue": self.waited,
+            "lost": self.lost,
+            "restart": self.restart,
+            **self.mean_phases,
+        }
         name = max(parts, key=parts.__getitem__)
         return (name, parts[name]) if parts[name] > 0 else None
 
@@ -362,10 +366,7 @@ class FitRecord(Timed):
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
 
     def replaced(self, seconds: float) -> None:
-        """Note that engines were lost, and that new ones were ready so many seconds later.
-
-        The other times are then those of the new engines.
-        """
+        """Note that new engines were ready so many seconds after a loss. The other times are then those of the new ones."""
         self.lost = self.elapsed - seconds - self.restart
         self.restart += seconds
         self.sent = self.waited = 0.0
@@ -389,10 +390,7 @@ class FitRecord(Timed):
 
     @property
     def fraction(self) -> float | None:
-        """Iterations or steps done, as a fraction in [0, 1] of the largest possible number; None if it is unknown.
-
-        Steps count until there are iterations, such as those of the choice of the first centres.
-        """
+        """Iterations, or the steps before them, as a fraction in [0, 1] of the largest number; None if it is unknown."""
         done, steps, _ = self._steps
         if steps and not self.iterations:
             return done / steps
