@@ -342,13 +342,8 @@ class FitRecord(Timed):
 
         The part is a phase, with its mean over the engines, "copy" (`sent`), "queue" (`waited`), "lost" or "restart".
         """
-        parts = {
-            "copy": self.sent,
-            "queue": self.waited,
-            "lost": self.lost,
-            "restart": self.restart,
-            **self.mean_phases,
-        }
+        beside = {"copy": self.sent, "queue": self.waited, "lost": self.lost, "restart": self.restart}
+        parts = {**self.mean_phases, **beside}
         name = max(parts, key=parts.__getitem__)
         return (name, parts[name]) if parts[name] > 0 else None
 
@@ -366,7 +361,7 @@ class FitRecord(Timed):
         return max(self.n_init, self.iterations[-1].init if self.iterations else 1)
 
     def replaced(self, seconds: float) -> None:
-        """Note that new engines were ready so many seconds after a loss. The other times are then those of the new ones."""
+        """Note that new engines were ready so long after a loss. Other times are then those of the new ones."""
         self.lost = self.elapsed - seconds - self.restart
         self.restart += seconds
         self.sent = self.waited = 0.0
@@ -390,7 +385,7 @@ class FitRecord(Timed):
 
     @property
     def fraction(self) -> float | None:
-        """Iterations, or the steps before them, as a fraction in [0, 1] of the largest number; None if it is unknown."""
+        """Iterations, or the steps before them, as a fraction in [0, 1] of the largest number; None if unknown."""
         done, steps, _ = self._steps
         if steps and not self.iterations:
             return done / steps
@@ -502,5 +497,4 @@ class TaskRecord(Timed):
     def line(self) -> str:
         """Return the progress of the task, on one line."""
         steps = f"{self.done}/{self.total}" if self.total > 1 else ""
-        parts = [self.title, steps, self.message, format_seconds(self.elapsed)]
-        return "  ".join(plain(part) for part in parts if part)
+        return "  ".join(map(plain, filter(None, [self.title, steps, self.message, format_seconds(self.elapsed)])))
