@@ -94,6 +94,9 @@ def test_each_package_offers_its_public_names_and_no_others(kernel: Kernel) -> N
             names = [*xpulab.torch._IN_NOTEBOOK, *xpulab.torch._ON_RANKS]
         assert set(kernel.completions(f"xpulab.{package}.")) == set(names), package
     assert "xpulab.spmd.cluster" in kernel.completions("from xpulab.spmd.clu")
+    packages = {path.name for path in Path(xpulab.__path__[0]).iterdir() if path.is_dir()} | {"exceptions"}
+    for typed in ("from xpulab.", "import xpulab."):  # jedi and IPython would offer all modules
+        assert set(kernel.completions(typed)) == {f"xpulab.{name}" for name in packages & set(dir(xpulab))}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.completer import CompletionContext, context_matcher
 from IPython.core.magic import no_var_expand
 
-from xpulab.console import errors
+from xpulab.console import errors, imports
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -30,6 +30,7 @@ def install(shell: InteractiveShell) -> None:
     if "XPUMagics" in shell.magics_manager.registry or _matchers:
         return
     errors.install(shell)
+    imports.install(shell)
     for kind, names in NAMES.items():
         for name in names:
             shell.magics_manager.register_function(_loading(shell, name), kind, name)
