@@ -213,7 +213,7 @@ def test_centres_are_kept_if_the_interrupt_comes_while_a_device_compiles(current
     estimator = KMeans(**LONG)
     current.run(_leave_like_a_compilation)
     try:
-        with interrupted_when(iterations=2) as raised:
+        with interrupted_when(iterations=10) as raised:  # the state is kept every 50 ms, see `strike`
             estimator.fit(FEW)
     finally:
         current.run(_leave_as_usual)

@@ -74,7 +74,7 @@ def _check(said: str, revealed: str) -> None:
 
 def test_mypy_knows_the_class_that_a_fit_returns(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    _check(_said([sys.executable, "-m", "mypy"], tmp_path), r'Revealed type is "([\w.]+)"')
+    _check(_said([sys.executable, "-m", "mypy", "--no-color-output"], tmp_path), r'Revealed type is "([\w.]+)"')
 
 
 def test_pyright_knows_the_class_that_a_fit_returns(tmp_path: Path) -> None:
