@@ -46,14 +46,15 @@ def _leave_nothing(folder: str) -> None:
     The folder of a cluster that ends with its notebook is removed, too. That of a detached cluster stays, so that those
     who look for the cluster learn that it is gone.
     """
-    from xpulab.deploy.watch.descendants import end_descendants, marked
+    from xpulab.deploy.watch.descendants import end_descendants, kill, marked
 
     end_descendants(folder)
     if owner.successors(folder):
         return
     until = time.monotonic() + _END
-    while marked(folder) and time.monotonic() < until:  # the engines, which end with the notebook, too
+    while (left := marked(folder)) and time.monotonic() < until:  # the engines, which end with the notebook, too
         time.sleep(0.05)
+    kill(left)  # mpiexec waits a quarter of an hour for a host that cannot be reached, and ignores SIGTERM meanwhile
     shutil.rmtree(folder, ignore_errors=True)
 
 
