@@ -69,7 +69,10 @@ def columns_by_chunks(rows: Any, columns: Sequence[int], step: int) -> Callable[
     spans: list[tuple[int, int]] = []  # of columns whose chunks lie side by side
     for chunk in sorted({number // step for number in columns}):
         begin, end = chunk * step, (chunk + 1) * step
-        spans[-1:] = [(spans[-1][0], end)] if spans and spans[-1][1] == begin else [*spans[-1:], (begin, end)]
+        if spans and spans[-1][1] == begin:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((begin, end))
 
     def taken(first: int, last: int) -> list[npt.NDArray[Any]]:
         if rows.ndim == 1:

@@ -111,7 +111,7 @@ def _columns_of(block: RowSource, columns: Sequence[int], known: Sequence[Column
     found = []
     for number in columns:
         numeric = block.columns[number].numeric
-        if known[number].numeric is None is not numeric:  # only nulls, where other blocks have strings
+        if known[number].numeric is None and numeric is not None:  # only nulls, where other blocks have strings
             found.append(np.full(block.n_rows, None, object))
             continue
         column = np.empty((block.n_rows, 1), object if numeric is None else np.result_type(numeric, np.float32))

@@ -16,6 +16,7 @@ from xpulab.engine.waiting import look
 __all__ = ["Neighbours", "loads_each", "meet_in_group", "with_counts"]
 
 _TAGS = 1 << 10  # tags, the largest ones that MPI allows, by which the ranks of a new group meet
+_LEAST = 32767  # the largest tag that each MPI allows
 
 
 class Neighbours:
@@ -81,8 +82,8 @@ def meet_in_group(comm: Any, group: MPI.Group, tag: int) -> None:
     if group.rank == MPI.UNDEFINED:
         return
     ranks = MPI.Group.Translate_ranks(group, range(group.size), comm.group)
-    most: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    tag = most - tag % _TAGS
+    most: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # None if an engine's world, a copy, does not have it
+    tag = (most or _LEAST) - tag % _TAGS
     if group.rank == 0:
         for rank in ranks[1:]:
             comm.Recv(NOTHING, rank, tag)
