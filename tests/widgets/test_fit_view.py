@@ -89,16 +89,17 @@ def test_a_report_of_a_running_call_has_the_time_of_its_update_and_says_how_to_s
 ) -> None:
     one, two, start = report(status="running"), report(status="running"), TaskReport("start 2 engines")
     words = f"as of {time.strftime('%Y-%m-%d')} "
+    watched: list[Any] = []
     for first, last in ((one, "%xpu_cluster last"), (two, "%xpu_cluster last"), (start, "%xpu_cluster status")):
-        view: Any = views(first)
-        updated(shell, view, first)
+        watched.append(views(first))
+        updated(shell, watched[-1], first)
         for text in map(str, (running := shell.display_pub.outputs[-1]["data"]).values()):
             assert words in text
             assert last in text
         assert running["text/html"].count("as of ") == running["text/plain"].count("as of ") == 1
-    for each in (one, two):
+    for each, view in zip((one, two), watched, strict=False):
         each.finish()
-    called(views, one)
+        view.close(each)
     assert "as of" not in of_cell_text(shell) + shell.display_pub.outputs[-1]["data"]["text/html"]
 
 
