@@ -78,6 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
             item.add_marker("cluster")
         elif "device" in needs:  # the driver compiles a kernel for each combination
             item.add_marker("slow")
+        if _SECOND_TRY and isinstance(item, pytest.Function) and item.get_closest_marker("flaky") is None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     yield
     left_out = set() if os.environ.get("XPULAB_ALL_COMBINATIONS") else _left_out(items)
     if left_out:
@@ -273,6 +275,8 @@ def ctrl_c_is_left_as_it_was() -> Iterator[None]:
         pytest.fail(f"SIGINT has another handler after the test: {handler}")
 
 
+#: Whether each test that fails is run once more, which .ci/run asks for.
+_SECOND_TRY = bool(os.environ.get("XPULAB_SECOND_TRY"))
 _MOST_RERUNS = 8  # of about ten thousand tests: more is a fault that shows by chance, not the machine's load
 _faults: list[str] = []  # of the whole run
 

@@ -102,11 +102,14 @@ def test_rounds_tell_what_failed_and_how_often(tmp_path: Path, environment: Call
     assert done.stdout.endswith("1 of 2 rounds failed\n")
 
 
-def test_the_first_failure_of_a_test_that_ran_twice_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["by a mark", "by .ci/run"])
+def test_the_first_failure_of_a_test_that_ran_twice_is_kept(
+    tmp_path: Path, environment: Callable[..., None], asked: str
+) -> None:
+    mark = "import pytest\n@pytest.mark.flaky(reruns=1)\n" if asked == "by a mark" else ""
+    environment(XPULAB_SECOND_TRY=None if mark else "1")
     (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    (tmp_path / "test_it.py").write_text(
-        UNSTEADY.replace("def test", "import pytest\n@pytest.mark.flaky(reruns=1)\ndef test")
-    )
+    (tmp_path / "test_it.py").write_text(UNSTEADY.replace("def test", f"{mark}def test"))
     (tmp_path / "here").touch()
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), f"--junitxml={tmp_path / 'results.xml'}"]
     command = [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", str(tmp_path)]
