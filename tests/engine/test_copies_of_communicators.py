@@ -75,10 +75,11 @@ def test_a_communicator_does_not_travel_to_the_notebook(pair: xpulab.XPUCluster)
         "comm.Dup().Spawn('true')",
         "MPIPoolExecutor(1).submit(pow, 2, 3).result()",
         "list(MPIPoolExecutor(1).map(pow, [2], [3]))",
+        "Pool(1).map(abs, [-1])",
     ],
 )
 def test_processes_of_mpi_are_refused_in_words(pair: xpulab.XPUCluster, call: str) -> None:
-    setup = "from mpi4py import MPI\nfrom mpi4py.futures import MPIPoolExecutor\n"
+    setup = "from mpi4py import MPI\nfrom mpi4py.futures import MPIPoolExecutor\nfrom mpi4py.util.pool import Pool\n"
     setup += "assert not hasattr(type(comm).Spawn, '__objclass__'), 'this would be a call of MPI'\n"
     with pytest.raises(EngineError, match=r"MPICommExecutor\(comm\).* python -m mpi4py\.futures"):
         run_cell(pair, setup + call)

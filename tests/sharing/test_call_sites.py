@@ -41,6 +41,7 @@ print(comm.told)
         ("for _ in range(comm.inner.inner.recv()): pass", "[('line 18 (recv)', '__main__')]"),
         ("if (1) and comm.recv(): pass", "[('line 18 (recv)', '__main__')]"),
         ("f(comm).recv()", "[('line 18 (recv)', '__main__')]"),  # the module of f
+        ("f(comm).inner.recv(f(1))", "[('line 18 (recv)', '__main__')]"),
         ("[comm][0].recv()", "[('line 18 (recv)', '')]"),
         ("comm.recv(\n    1,\n)", "[('line 18 (recv)', '__main__')]"),
         ("recv = comm.recv; recv()", "[('line 18 (recv)', '')]"),
@@ -53,6 +54,45 @@ def test_the_call_that_runs_is_named(tmp_path: Path, line: str, told: str) -> No
     script.write_text(SCRIPT.replace("LINE", line))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "comm.recv()",
+        "comm.recv(f(1), (f(2), 3))",
+        "f(comm).recv(1, key=f(1))",
+        "[comm][0].recv(*[1, f(2)], **{'a': f(1)})",
+        "recv(f(comm))",
+        "recv(1, a=f(1))",
+        "given(f(1), *[f(2)])",
+        "given(f(1))",
+    ],
+)
+def test_the_call_of_a_function_without_a_source_is_named(call: str) -> None:
+    told = []
+
+    def recv(*_: object, **__: object) -> int:
+        told.append(call_sites.place(sys._getframe(1)))
+        return 1
+
+    code = f"def fn(f, given):\n    comm = __import__('types').SimpleNamespace(recv=recv)\n    return {call}\n"
+    names = {"recv": recv}
+    exec(compile(code, "<sent>", "exec"), names)
+    names["fn"](lambda x: x, recv)  # type: ignore[call-arg, arg-type]
+    assert told == [f"line 3 of fn ({'given' if call.startswith('given') else 'recv'})"]
+
+
+def test_no_name_is_guessed_if_an_argument_has_a_branch() -> None:
+    told = []
+
+    def recv(*_: object) -> None:
+        told.append(call_sites.place(sys._getframe(1)))
+
+    names: dict[str, object] = {"recv": recv}
+    exec(compile("def fn(a):\n    recv(1 if a else 2)\n    return len([recv()])\n", "<sent>", "exec"), names)
+    names["fn"](1)  # type: ignore[operator]
+    assert told == ["line 2 of fn", "line 3 of fn (recv)"]
 
 
 def test_nothing_is_parsed_in_a_thread() -> None:

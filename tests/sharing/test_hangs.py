@@ -94,6 +94,27 @@ def test_a_cell_that_nothing_can_answer_says_who_waits_where_and_ends(
     run_cell(hurried, "assert comm.allreduce(1) == 2")
 
 
+@pytest.mark.cluster
+def test_a_call_of_mpi_that_nothing_frees_is_named_as_such(
+    hurried: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+from mpi4py import MPI
+from xpulab.exceptions import NeverAnsweredError
+try:
+    if rank == 1:
+        comm.recv(source=0)
+except NeverAnsweredError:
+    print("rank 0 would wait for ever")
+MPI.Intracomm.Create_from_group(comm.group, "of the test").Free()
+"""
+    run_cell(hurried, source)
+    output = capsys.readouterr()
+    says = r"rank 0 waits in line 9 \(Create_from_group\) inside of MPI; rank 1 waits in line 6 \(recv\)"
+    assert re.search(rf"^{says}; Stop does not end a call inside of MPI, and a second", output.err, re.MULTILINE)
+    assert "[1] rank 0 would wait for ever\n" in output.out
+
+
 def look_rarely(task: Any, nap: float, yields: float) -> tuple[float, float]:
     """On an engine: sleep for so long between two looks at a message, which is then moved slowly."""
     from xpulab.engine import waiting
@@ -269,7 +290,8 @@ if comm.rank == 0:
     comm.recv(source=1)
 MPI.COMM_WORLD.allreduce(1)
 """
-    says = "rank 0 waits in line 7 (recv); rank 2 waits in line 8 (allreduce); rank 1 has ended"
+    waits = "rank 0 waits in line 7 (recv) inside of MPI; rank 2 waits in line 8 (allreduce) inside of MPI"
+    says = f"{waits}; rank 1 has ended"
     (tmp_path / "script.py").write_text(QUICKLY + source)
     ended = ran(3, tmp_path / "script.py")
     assert ended.returncode == 1

@@ -2,6 +2,7 @@
 
 import dpctl  # isort: skip -- first, to test that `xpulab run` has loaded the runtime's libraries
 
+import functools
 import importlib
 import inspect
 import os
@@ -403,6 +404,9 @@ def ranks_that_differ() -> None:
         refused(lambda: cluster.KMeans(4).fit(X[MINE].astype("f4" if rank == last else "f8")), ValueError, "float32")
         both = [cluster.KMeans(4), decomposition.PCA(2)]
         refused(lambda: both[rank == last].fit(X[MINE]), ValueError, "KMeans.fit", "PCA.fit")
+        both = [naive_bayes.GaussianNB(), preprocessing.StandardScaler().partial_fit(X[MINE])]
+        call = both[1].transform if rank == last else functools.partial(both[0].fit, y=LABELS[MINE])
+        refused(lambda: call(X[MINE]), ValueError, "GaussianNB.fit", f"the results of StandardScaler (rank {last})")
         refused(lambda: cluster.KMeans(4).fit(X[MINE] if rank < last else [["a"]]), ValueError, f"rank {last} on")
         weights = WEIGHTS[MINE] if rank < last else None
         refused(lambda: cluster.KMeans(4).fit(X[MINE], sample_weight=weights), ValueError, "sample_weight")

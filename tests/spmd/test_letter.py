@@ -129,6 +129,8 @@ kinds = {
     linear_model.IncrementalLinearRegression: ("coef_", "intercept_"),
     linear_model.IncrementalRidge: ("coef_", "intercept_"),
     preprocessing.MaxAbsScaler: ("max_abs_", "scale_"),
+    preprocessing.MinMaxScaler: ("data_min_", "data_max_", "scale_", "min_"),
+    preprocessing.StandardScaler: ("mean_", "var_", "scale_"),
 }
 def targets(kind, y):
     return [y] if "linear_model" in kind.__module__ else []

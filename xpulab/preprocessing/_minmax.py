@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -186,16 +187,23 @@ class MinMaxScaler(Scaler, sklearn.preprocessing.MinMaxScaler):
                 f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
             )
         cluster = current_ranks()
-        first = not hasattr(self, "n_samples_seen_")
-        X = self._checked(cluster, X, reset=first)
+        X = self._checked(cluster, X, reset=not hasattr(self, "n_samples_seen_"))
         with self._fitting(X):
             found: Moments = self._ask(cluster, method, "moments", X).results[0]["moments"]
-            least, greatest = found.minimum.astype(X.dtype), found.maximum.astype(X.dtype)
-            if not first:
-                least, greatest = np.minimum(self.data_min_, least), np.maximum(self.data_max_, greatest)
-            self.n_samples_seen_ = X.shape[0] + (0 if first else self.n_samples_seen_)
-            self.data_min_, self.data_max_, self.data_range_ = least, greatest, greatest - least
-            low, high = X.dtype.type(low), X.dtype.type(high)
-            self.scale_ = (high - low) / _handle_zeros_in_scale(self.data_range_, copy=True)
-            self.min_ = low - least * self.scale_
+            self._add(X.shape[0], found.minimum.astype(X.dtype), found.maximum.astype(X.dtype))
         return self
+
+    def _add(self, n_samples: int, least: np.ndarray, greatest: np.ndarray) -> None:
+        if hasattr(self, "n_samples_seen_"):
+            n_samples += self.n_samples_seen_
+            least, greatest = np.minimum(self.data_min_, least), np.maximum(self.data_max_, greatest)
+        self.n_samples_seen_ = n_samples
+        self.data_min_, self.data_max_, self.data_range_ = least, greatest, greatest - least
+        low, high = map(least.dtype.type, self.feature_range)
+        self.scale_ = (high - low) / _handle_zeros_in_scale(self.data_range_, copy=True)
+        self.min_ = low - least * self.scale_
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        for each in others:
+            self._add(each.n_samples_seen_, each.data_min_, each.data_max_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -232,7 +232,7 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
                 self.sklearn_class(), np.dtype(X.dtype), weights is not None, is_sparse(X), with_mean=self.with_mean,
                 with_std=self.with_std,
             )  # fmt: skip
-            self._take(found, kind, seen)
+            self._add(found.mean, found.squares, found.weight, seen, kind)
         return self
 
     def _require_no_mean(self, X: Any) -> None:
@@ -247,24 +247,20 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
         tags.input_tags.sparse = not self.with_mean
         return tags
 
-    def _take(self, found: Moments, kind: np.dtype[Any], unweighted: np.ndarray) -> None:
-        """Set the attributes as scikit-learn does; `unweighted` are added up if there are no means.
+    def _add(
+        self, mean: np.ndarray, squares: np.ndarray, weight: np.ndarray, unweighted: np.ndarray, kind: np.dtype[Any]
+    ) -> None:
+        """Add rows with these moments, as scikit-learn does; `unweighted` are added up if there are no means.
 
         `kind` is the dtype of the counts, which are only rounded to integers if they are whole.
         """
-        seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), found.count.shape).astype(np.float64)
+        seen = np.broadcast_to(getattr(self, "n_samples_seen_", 0), unweighted.shape).astype(np.float64)
         if not self.with_mean and not self.with_std:
             self.mean_ = self.var_ = None
             total = seen + unweighted
         else:
-            self.mean_, self.var_, total = merged(
-                getattr(self, "mean_", 0.0),
-                getattr(self, "var_", 0.0) if self.with_std else None,
-                seen,
-                found.mean,
-                found.squares,
-                found.weight,
-            )
+            before = getattr(self, "mean_", 0.0), getattr(self, "var_", 0.0) if self.with_std else None
+            self.mean_, self.var_, total = merged(*before, seen, mean, squares, weight)
         if kind.kind == "f" or np.array_equal(total, np.rint(total)):
             total = total.astype(kind)
         self.n_samples_seen_ = total[0] if total.min() == total.max() else total
@@ -273,3 +269,12 @@ class StandardScaler(Scaler, sklearn.preprocessing.StandardScaler):
             constant = _is_constant_feature(self.var_, self.mean_, self.n_samples_seen_)
             deviation = np.sqrt(np.asarray(self.var_))
             self.scale_ = _handle_zeros_in_scale(deviation, copy=False, constant_mask=constant)
+
+    def _absorb(self, others: Sequence[Any]) -> None:
+        """Add the rows that other estimators have seen."""
+        for each in others:
+            kind = np.asarray(each.n_samples_seen_).dtype
+            seen = np.broadcast_to(np.asarray(each.n_samples_seen_, np.float64), each.n_features_in_)
+            mean = np.zeros(each.n_features_in_) if each.mean_ is None else each.mean_
+            squares = np.zeros(each.n_features_in_) if each.var_ is None else seen * each.var_
+            self._add(mean, squares, seen, seen, kind)

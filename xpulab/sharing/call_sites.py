@@ -6,8 +6,8 @@ sources tell it:
 - The text of the line, if there is one, as for a cell or a file. Since Python 3.11 a frame also knows which columns of
   the line it executes, so that of ``f(g(x))`` the call that runs is found. Nothing is parsed, because this runs in a
   thread: on CPython 3.11, `ast.parse` in two threads at a time may raise SystemError in either of them.
-- The instructions of the function, if there is no text, as for a function that the notebook has sent. `dis` lists
-  them; the last method that was loaded before the present instruction is the one that is called.
+- The instructions of the function, if there is no text, as for a function that the notebook has sent, which `dis`
+  lists.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _INSTALLED = re.compile("(site|dist)-packages")
 _CALL = re.compile(r"([\w.]+)\s*\(")
 _TEXT = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*\1""")
 _LAST = re.compile(r"\w*$")
+_BESIDE = ("EXTENDED_ARG", "PUSH_NULL", "PRECALL", "KW_NAMES")  # instructions between a call and its parts
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+#: Instructions of Python 3.10 for which what is called is one entry of the stack; those of others have two.
+_CALLS_OF_ONE = ("CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX") if sys.version_info < (3, 11) else ()
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -88,14 +92,24 @@ def _before_arguments(call: str) -> str:
 
 
 def _loaded(frame: FrameType) -> str:
-    """Return the name of the method that a frame without a source calls; empty if there is none."""
-    name = ""
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset > frame.f_lasti:
-            break
-        if step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL" in step.argrepr):
-            name = str(step.argval)
-    return name
+    """Return the name of what a frame without a source calls; empty if it cannot be told.
+
+    Before a call, the instructions put what is called on the stack, and then its arguments. So what is called is what
+    comes, from the call backwards, before all that the call takes away has been put there, but one entry.
+    """
+    before = [step for step in dis.get_instructions(frame.f_code) if step.offset <= frame.f_lasti]
+    if not before or not before[-1].opname.startswith("CALL"):
+        return ""
+    call = before.pop()
+    depth = dis.stack_effect(call.opcode, call.arg) - (call.opname in _CALLS_OF_ONE)
+    for step in reversed(before):
+        if step.opcode in _JUMPS:
+            return ""
+        if depth == -1 and step.opname not in _BESIDE:
+            return str(step.argval) if step.opname.startswith("LOAD_") else ""
+        if depth < -1 or step.opname != "PUSH_NULL":
+            depth += dis.stack_effect(step.opcode, step.arg)
+    return ""
 
 
 def called_module(frame: FrameType) -> str:
@@ -107,8 +121,7 @@ def called_module(frame: FrameType) -> str:
     ``dist.irecv(rows).wait()``, and one of a list for what its first one is.
     """
     text, _, _ = _called(frame).rpartition(".")
-    while text.endswith(")"):
-        text = _before_arguments(text)
+    text, _, _ = text.partition("(")
     text, item, _ = text.partition("[")
     names = text.split(".")
     if not all(map(str.isidentifier, names)):

@@ -42,11 +42,14 @@ from xpulab.sharing.call_sites import called_module, is_users, outward, place
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["LAST_CHANCE", "TOLD", "Hangs", "Watch", "tcp_bytes"]
+__all__ = ["INSIDE_MPI", "LAST_CHANCE", "TOLD", "Hangs", "Watch", "tcp_bytes"]
 
 #: Seconds of a wait after which a line tells the user of it, and further seconds after which waiting ranks raise an
 #: error.
 TOLD, LAST_CHANCE = 5.0, 3.0
+
+#: What is said of a rank that waits in a call of mpi4py itself, which nothing frees; xpulab's own calls can be left.
+INSIDE_MPI = " inside of MPI"
 
 _FRESH = 2.5  # seconds within which a rank that waits writes so again
 _LOOKS = 2  # times that a rank has to write that it waits, after the last rank has ended: what it sent may be under way
@@ -126,12 +129,18 @@ class Watch:
         frame = sys._current_frames().get(self._main)
         seconds = 0.0 if frame is None or self._has_others() else self._waits(frame)
         if seconds and frame is not None:
-            self._record["waits_in"] = f"{place(frame)}{' inside of gloo' if self.in_gloo else ''}".encode()
+            self._record["waits_in"] = f"{place(frame)}{self._inside(frame)}".encode()
             self._record["met"] = self._called > 0 and not _MET.isdisjoint(map(_name, outward(frame)))
         seconds = self._unmoved(seconds)
         self._record["waits"] = seconds
         hopeless = self._hangs.hopeless()  # at each look, so that it sees each wait that ends
         return hopeless if seconds else ""
+
+    def _inside(self, frame: FrameType) -> str:
+        """Return in which library the main thread, which is in this frame, waits without a look at the board."""
+        if self.in_gloo:
+            return " inside of gloo"
+        return INSIDE_MPI if self._called and not _name(frame)[0].startswith("xpulab.") else ""
 
     @property
     def in_gloo(self) -> bool:

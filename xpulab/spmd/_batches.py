@@ -14,8 +14,8 @@ __all__ = ["JOINS", "SINCE", "add", "join", "look"]
 
 #: Estimators that can join what the ranks have seen.
 JOINS = (
-    *("IncrementalBasicStatistics", "IncrementalEmpiricalCovariance", "IncrementalPCA", "MaxAbsScaler"),
-    *("IncrementalLinearRegression", "IncrementalRidge"),
+    *("IncrementalBasicStatistics", "IncrementalEmpiricalCovariance", "IncrementalPCA"),
+    *("IncrementalLinearRegression", "IncrementalRidge", "MaxAbsScaler", "MinMaxScaler", "StandardScaler"),
 )
 #: Attribute with an estimator of this rank alone, which has seen the batches since the last join; the results from
 #: before them; and an array of the kind that the results become.
@@ -80,7 +80,7 @@ def join(estimator: Any) -> None:
     if here.busy:
         work()
     else:
-        here.together(work)
+        here.together(f"the results of {type(estimator).__name__}", work)
 
 
 def look(estimator: Any, name: str) -> Any:

@@ -16,7 +16,6 @@ from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 
 from xpulab._sklearn import _get_output_config
-from xpulab.deploy.plan.probe import core_ranges
 from xpulab.estimator.config import get_config
 from xpulab.estimator.interrupted import FITS
 from xpulab.estimator.proxy import Proxy
@@ -25,7 +24,7 @@ from xpulab.exceptions import UsageError
 from xpulab.spmd._batches import JOINS, SINCE, add, join, look
 from xpulab.spmd._constructors import attributes_of, meanings
 from xpulab.spmd._local import LocalRows, checked, kind_of, like, on_host
-from xpulab.spmd._ranks import ProgramRanks, ranks
+from xpulab.spmd._ranks import ProgramRanks, ranks, require_same
 
 if TYPE_CHECKING:
     import dpctl
@@ -171,7 +170,7 @@ def _public(
             with _numpy_attributes(self, _rows_of(given) if starts else None):
                 return call(self, given)
 
-        return work() if here.busy else here.together(work)
+        return work() if here.busy else here.together(f"{type(self).__name__}.{method.__name__}", work)
 
     public.__signature__ = signature  # type: ignore[attr-defined]
     return public
@@ -221,7 +220,7 @@ def _own(method: Callable[..., Any]) -> Callable[..., Any]:
         none = here is here.alone and np.ndim(X) == 2 and not len(X)
         if none:  # a rank alone needs a row
             given.arguments["X"] = np.zeros((1, X.shape[1]), X.dtype)
-        with _joined(here, self, method.__name__, given):
+        with _joined(here, self, given):
             found = method(*given.args, **given.kwargs)
         return like(X, found[:0] if none else found)
 
@@ -233,7 +232,7 @@ def _batches(method: Callable[..., Any], proxy: type[Proxy]) -> Callable[..., An
     """Wrap `partial_fit`: each rank adds its own batches."""
 
     def call(self: Proxy, given: inspect.BoundArguments) -> Proxy:
-        with _joined(ranks(), self, method.__name__, given):
+        with _joined(ranks(), self, given):
             add(self, proxy, **{name: value for name, value in given.arguments.items() if name != "self"})
         return self
 
@@ -302,7 +301,7 @@ def _score(
             scores: Any = np.where(squares > 0, 1 - residual / squares, np.where(residual > 0, 0.0, 1.0))
         return float(scores.mean())
 
-    return work() if here.busy else here.together(work)
+    return work() if here.busy else here.together(f"{type(self).__name__}.score", work)
 
 
 def _require_queue(here: ProgramRanks, queue: dpctl.SyclQueue | None) -> None:
@@ -316,13 +315,13 @@ def _require_queue(here: ProgramRanks, queue: dpctl.SyclQueue | None) -> None:
 
 
 @contextlib.contextmanager
-def _joined(here: ProgramRanks, estimator: Proxy, method: str, bound: inspect.BoundArguments) -> Iterator[None]:
+def _joined(here: ProgramRanks, estimator: Proxy, bound: inspect.BoundArguments) -> Iterator[None]:
     """Check that all ranks pass the same kinds of arguments, and replace arrays by handles for the rows of all ranks.
 
     Raises
     ------
     ValueError
-        If the ranks called different methods, or passed different parameters, columns or dtypes.
+        If the ranks passed different parameters, columns or dtypes.
     """
     given = bound.arguments
     name = next((name for name in _ROWS if name in given), None)
@@ -331,7 +330,7 @@ def _joined(here: ProgramRanks, estimator: Proxy, method: str, bound: inspect.Bo
             "the output is set to data frames, and estimators of xpulab.spmd return arrays; type: "
             "set_output(transform='default')"
         )
-    facts = {"methods": f"{type(estimator).__name__}.{method}"}
+    facts: dict[str, str] = {}
     arrays: dict[str, np.ndarray[Any, Any] | dpnp.ndarray | usm_ndarray] = {}
     columns = None
     if name is not None and given[name] is not None:
@@ -353,7 +352,8 @@ def _joined(here: ProgramRanks, estimator: Proxy, method: str, bound: inspect.Bo
     draws = "random_state" in estimator.get_params(deep=False) and estimator.random_state is None
     state = check_random_state(None).get_state() if draws and here.engine.rank == 0 else None
     every = here.exchange((facts, {key: len(array) for key, array in arrays.items()}, state))
-    _require_same([each[0] for each in every])
+    for fact in dict.fromkeys(name for each in every for name in each[0]):
+        require_same(fact, [each[0].get(fact, "none") for each in every])
     handles = {}
     for key, array in arrays.items():
         bounds = np.cumsum([0, *(each[1][key] for each in every)]).tolist()
@@ -405,16 +405,3 @@ def _value(value: object) -> str:
         return f"{name} {joblib.hash(on_host(value))}"
     except Exception:  # it has no hash: a function of a cell, for example
         return name
-
-
-def _require_same(every: list[dict[str, str]]) -> None:
-    """Raise the same error on all ranks if they passed different things. The message names the things and the ranks."""
-    for name in dict.fromkeys(key for facts in every for key in facts):
-        groups: dict[str, list[int]] = {}
-        for rank, facts in enumerate(every):
-            groups.setdefault(facts.get(name, "none"), []).append(rank)
-        if len(groups) > 1:
-            shown = "; ".join(f"{value} (rank {core_ranges(of_rank)})" for value, of_rank in groups.items())
-            raise ValueError(
-                f"the ranks passed different {name}: {shown}; expected the same on all ranks, each with its own rows"
-            )

@@ -28,6 +28,7 @@ import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
 from xpulab.calls import interruptible
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import in_place_of_cluster
+from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.tasks.answers import Answer, answer_of, raise_errors
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.engine.comm import PeerFailed
@@ -43,7 +44,7 @@ from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.sources import Target
 
-__all__ = ["ProgramRanks", "ranks"]
+__all__ = ["ProgramRanks", "ranks", "require_same"]
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class _Message(TypedDict):
     """What a rank sends to all others in an exchange: the thing that it passes, or its exception."""
 
     status: str
+    call: str
     thing: Any
     engine: dict[str, object]
     number: int
@@ -100,6 +102,7 @@ class ProgramRanks:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.busy = False
+        self._call = ""
         self.last_report: FitReport | None = None
         self.interrupted: Any = None
         self._blocks = BlockPool()
@@ -125,11 +128,13 @@ class ProgramRanks:
         """Note a call of an estimator that begins."""
         self.last_report = report
 
-    def together(self, work: Callable[[], T]) -> T:
+    def together(self, call: str, work: Callable[[], T]) -> T:
         """Call a function on all ranks. An exception on any rank becomes an error on all, which names the ranks.
 
         Parameters
         ----------
+        call : str
+            What the user calls, for an error if the ranks called different things.
         work : callable
             A function that exchanges values with the other ranks, and computes the same result on all ranks.
 
@@ -144,7 +149,7 @@ class ProgramRanks:
             The exception itself if all ranks raised the same one, and otherwise the exception of `raise_errors`.
         """
         _require_all_ranks(self.engine)
-        self.busy = True
+        self.busy, self._call = True, call
         error: Exception | None = None
         try:
             with in_place_of_cluster(self):
@@ -177,10 +182,18 @@ class ProgramRanks:
         ------
         _Left
             If a rank has raised an exception.
+        ValueError
+            If the ranks are in different calls.
         """
         fact = self.facts[self.rank]
-        place = {"rank": fact.rank, "host": fact.host, "device": fact.device.name}
-        message: _Message = {"status": status, "thing": thing, "engine": place, "number": self._number, "error": None}
+        message: _Message = {
+            "status": status,
+            "call": self._call,
+            "thing": thing,
+            "engine": {"rank": fact.rank, "host": fact.host, "device": fact.device.name},
+            "number": self._number,
+            "error": None,
+        }
         if error is not None:
             message["status"], message["error"] = "error", error_fields(error)
             self.engine.record["failed"] = self._number + 1  # ranks that are in the next task leave it
@@ -191,6 +204,7 @@ class ProgramRanks:
             self.engine.renew_communicators()
         if left:
             raise _Left(messages)
+        require_same("methods", [message["call"] for message in messages])
         return messages
 
     def _communicator(self) -> Any:
@@ -292,6 +306,18 @@ def _failed(reply: Reply) -> bool:
     return reply["status"] in ("error", "peer failed")
 
 
+def require_same(what: str, every: Sequence[str]) -> None:
+    """Raise the same error on all ranks if they passed different things. The message names the things and the ranks."""
+    groups: dict[str, list[int]] = {}
+    for rank, value in enumerate(every):
+        groups.setdefault(value, []).append(rank)
+    if len(groups) > 1:
+        shown = "; ".join(f"{value} (rank {core_ranges(of_rank)})" for value, of_rank in groups.items())
+        raise ValueError(
+            f"the ranks passed different {what}: {shown}; expected the same on all ranks, each with its own rows"
+        )
+
+
 class RankAlone(ProgramRanks):
     """This rank in place of all ranks, for a call that concerns its own rows only: the others need not make it.
 
@@ -309,7 +335,7 @@ class RankAlone(ProgramRanks):
         self.alone = self
         self._number = _ALONE + (ranks.rank << 40)  # no other rank has a task with such a number
 
-    def together(self, work: Callable[[], T]) -> T:
+    def together(self, call: str, work: Callable[[], T]) -> T:
         """Call a function on this rank."""
         self.busy = True
         try:
@@ -320,7 +346,7 @@ class RankAlone(ProgramRanks):
 
     def _exchange_messages(self, status: str, thing: object, error: Exception | None = None) -> list[_Message]:
         self.engine.renew_communicators()  # none are replaced, and the next task of all ranks replaces none
-        return [{"status": status, "thing": thing, "engine": {}, "number": self._number, "error": None}]
+        return [{"status": status, "call": "", "thing": thing, "engine": {}, "number": self._number, "error": None}]
 
 
 _ranks: list[ProgramRanks] = []

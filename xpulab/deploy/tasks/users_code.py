@@ -22,7 +22,7 @@ from xpulab.report import usage
 from xpulab.report.rendering import Text, format_size
 from xpulab.sharing.answers import Reply, UsersResult
 from xpulab.sharing.board import running
-from xpulab.sharing.hangs import Hangs
+from xpulab.sharing.hangs import INSIDE_MPI, Hangs
 from xpulab.sharing.transcript import LIMIT, Transcripts, plain
 
 __all__ = ["GONE", "LINES", "CellInterrupted", "CellOutput", "Following", "figures_of", "raise_for_users", "results_of"]
@@ -160,7 +160,10 @@ class Following:
         self._hangs = self._hangs or Hangs(records, number)
         if not self._told_of_hang and (hang := self._hangs.told()):
             self._told_of_hang = True
-            self._note(f"{hang}; Stop frees {'it' if len(busy) == 1 else 'them'}")
+            cure = f"Stop frees {'it' if len(busy) == 1 else 'them'}"
+            if INSIDE_MPI in hang:
+                cure = "Stop does not end a call inside of MPI, and a second Stop ends the engines"
+            self._note(f"{hang}; {cure}")
         if busy and raised and not self._told:
             self._since = self._since or now
             if now - self._since > _PATIENCE:

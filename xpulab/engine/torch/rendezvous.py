@@ -9,6 +9,7 @@ that makes the next group must not read what the ranks wrote for the one before.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import os
 import socket
@@ -143,9 +144,10 @@ def _note_end(store: dist.Store) -> None:
     store.add("began", 1)
 
     def end() -> None:
-        store.add("ended", 1)
-        deadline = time.monotonic() + _LAST
-        while _served and store.add("ended", 0) < store.add("began", 0) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        with contextlib.suppress(RuntimeError):  # the first rank has ended early, and its store with it
+            store.add("ended", 1)
+            deadline = time.monotonic() + _LAST
+            while _served and store.add("ended", 0) < store.add("began", 0) and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     atexit.register(end)

@@ -400,6 +400,7 @@ def _refusing(name: str) -> Callable[..., Any]:
         )
         pool: Any = next(iter(getattr(threading.current_thread(), "_args", ())), None)
         if hasattr(pool, "broken"):  # a thread of mpi4py.futures: its results would be waited for for ever
+            pool.size = 0  # as mpi4py says of a broken pool; `Pool.map` divides its tasks by it
             pool.broken(words)
             raise SystemExit
         raise RuntimeError(words)
