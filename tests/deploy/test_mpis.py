@@ -62,7 +62,7 @@ def engines(mpi: str, sessions: Path) -> Iterator[xpulab.XPUCluster]:
             2, mpi=mpi, launcher="local", display="none", timeout=60, recover=False, env={"1:MINE": "a b"}
         ) as cluster:
             yield cluster
-    assert not left(sessions) - before
+    until(lambda: not left(sessions) - before)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 for batch in range(3):
     model(torch.ones(8, 4)).sum().backward()
 """
+FUNCTIONAL = "from torch.distributed import _functional_collectives as functional; "
 MORE = "if rank == 0:\n    model(torch.ones(8, 4)).sum().backward()\n"
 #: Rank 0 waits for a message that no rank sends. It makes a file when it does.
 ALONE = """
@@ -119,13 +120,19 @@ def test_ranks_that_wait_for_each_other_in_gloo_are_all_freed(with_gloo: xpulab.
     [
         ("dist.irecv(torch.ones(1), 1).wait()", "wait"),
         ("works = [dist.irecv(torch.ones(1), 1)]; works[0].wait()", "wait"),
+        ("works = {'a': dist.irecv(torch.ones(1), 1)}; works['a'].wait()", "wait"),
+        ("dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()", "wait"),
+        ("future = dist.all_reduce(torch.ones(1), async_op=True).get_future(); future.wait()", "wait"),
+        ("functional.all_reduce(torch.ones(1), 'sum', dist.group.WORLD).wait()", "wait"),
+        ("dist.distributed_c10d._get_default_store().get('nothing')", "get"),
+        ("store = dist.distributed_c10d._get_default_store(); store.wait(['nothing'])", "wait"),
         ("dist.new_group([0, 1])", "new_group"),
     ],
 )
 def test_each_call_that_waits_in_gloo_is_freed(with_gloo: xpulab.XPUCluster, call: str, named: str) -> None:
     waits = f"rank 0 waits in line 7 ({named}) inside of gloo; rank 1 has ended"
     with pytest.raises(EngineError, match=re.escape(f"no rank can answer any more: {waits}")):
-        run_cell(with_gloo, f"{GLOO}if rank == 0:\n    {call}\n")
+        run_cell(with_gloo, f"{FUNCTIONAL}{GLOO}if rank == 0:\n    {call}\n")
 
 
 def test_a_rank_that_makes_a_group_alone_is_named(hurried: xpulab.XPUCluster) -> None:

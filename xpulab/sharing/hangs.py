@@ -184,10 +184,7 @@ class Watch:
 
     def _in_torch(self, frame: FrameType, passed: float, used: float) -> float:
         """Return for how many seconds the main thread sleeps in one call of PyTorch that waits for ranks of gloo."""
-        if not _has_gloo() or (
-            frame.f_globals.get("__name__") not in _WAITS_OF_TORCH
-            and not called_module(frame).startswith(("torch.distributed", "torch._C._distributed"))
-        ):
+        if not _has_gloo() or not _may_wait_in_torch(frame):
             self._asleep, self._woken = 0.0, -1
             return 0.0
         before, self._woken = self._woken, _woken(threading.main_thread().native_id)
@@ -301,6 +298,17 @@ def _polled(frame: FrameType | None, now: float) -> float:
 def _name(frame: FrameType) -> tuple[str, str]:
     """Return the module and the function of a frame."""
     return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+
+
+def _may_wait_in_torch(frame: FrameType) -> bool:
+    """Return whether a frame is in a call of PyTorch that takes long only if it waits for other ranks."""
+    modules = (_name(each)[0] for each in outward(frame))
+    if next((module for module in modules if not module.startswith("torch._")), "") in _WAITS_OF_TORCH:
+        return True
+    called = called_module(frame)
+    if called in ("torch", "") and place(frame).endswith("(wait)"):  # of a `torch.Future`, or of what cannot be told
+        return True
+    return called.startswith(("torch.distributed", "torch._C._distributed"))
 
 
 def _has_gloo() -> bool:
