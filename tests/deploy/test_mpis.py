@@ -170,13 +170,13 @@ def test_an_engine_is_named_by_a_process_that_looks_late(cluster: xpulab.XPUClus
         cluster.run(lambda task: task.comm.rank)
 
 
-SCRIPT = """import os, sys
+SCRIPT = """import os, pickle
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 print(MPI.Get_library_version().split(" v")[0].split(" V")[0], world.allreduce(1), os.environ.get("MINE"))
 if world.rank == 1:
-    sys.stdout.flush()
-    os._exit(5)
+    assert pickle.loads(pickle.dumps(world)) is world
+    world.Abort(5)
 world.Barrier()
 """
 
@@ -200,7 +200,7 @@ def test_ctrl_c_leaves_a_script_the_time_to_save_its_work(mpi: str, tmp_path: Pa
 
 
 def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.replace("_exit(5)", "_exit(0)"))
+    (tmp_path / "script.py").write_text(SCRIPT.replace("world.Abort(5)", "os._exit(0)"))
     command = [sys.executable, "-m", "xpulab", "run", "--mpi", mpi, "-n", "2", str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode != 0

@@ -18,7 +18,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["LABELS", "LIBMPI", "Alone", "checked_at_import", "load", "replaced", "require_together", "unlink_files"]
 
@@ -165,6 +165,24 @@ class _Checking(Loader):
         self._loader.exec_module(module)
         require_together(self._expected, module)
         _prepare_reductions(module)
+        _tell_aborts(module)
+
+
+def _tell_aborts(MPI: Any) -> None:
+    """Let `MPI.COMM_WORLD.Abort` leave by `os._exit`, which tells the status: launchers name another rank, or none."""
+
+    class Intracomm(MPI.Intracomm):  # type: ignore[misc]
+        __module__ = MPI.__name__
+
+        def Abort(self, errorcode: int = 0) -> NoReturn:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(errorcode)
+
+        def __reduce__(self) -> str:
+            return "COMM_WORLD"
+
+    MPI.COMM_WORLD = Intracomm(MPI.COMM_WORLD)
 
 
 def _prepare_reductions(MPI: ModuleType) -> None:
