@@ -191,7 +191,8 @@ def calls_of(pair: xpulab.XPUCluster, folder: Path) -> Iterator[tuple[Callable[[
         call = getattr(pair, name)
         needed = [p.name for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind < 2]
         called = {"run": "run(ranks_of)"}.get(name, name)
-        sentences = [f"{called} was interrupted: {AGAIN}", f"{called} had ended on all ranks when the interrupt came"]
+        ended = "ran to its end on all ranks: it had ended when the interrupt came, or the code has caught it"
+        sentences = [f"{called} was interrupted: {AGAIN}", f"{called} {ended}"]
         yield functools.partial(call, *(known[each] for each in needed)), sentences
 
 

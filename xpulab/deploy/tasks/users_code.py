@@ -268,4 +268,6 @@ def raise_for_users(replies: list[Reply], results: list[UsersResult], title: str
         said = "".join(f"; rank {rank} was in {at}" for rank, at in places.items() if at)
         raise CellInterrupted(f"{title} was interrupted{said}" if said else of_interrupt(title))
     if any(reply["status"] == "interrupted" for reply in replies):
-        raise CellInterrupted(f"{title} had ended on all ranks when the interrupt came")
+        raise CellInterrupted(
+            f"{title} ran to its end on all ranks: it had ended when the interrupt came, or the code has caught it"
+        )
