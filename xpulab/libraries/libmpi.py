@@ -171,7 +171,7 @@ class _Checking(Loader):
 def _tell_aborts(MPI: Any) -> None:
     """Let `MPI.COMM_WORLD.Abort` leave by `os._exit`, which tells the status: launchers name another rank, or none."""
 
-    class Intracomm(MPI.Intracomm):  # type: ignore[misc]
+    class Intracomm(MPI.Intracomm):
         __module__ = MPI.__name__
 
         def Abort(self, errorcode: int = 0) -> NoReturn:

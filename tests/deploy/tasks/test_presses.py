@@ -65,7 +65,7 @@ def test_what_finally_does_is_not_interrupted_again(pair: xpulab.XPUCluster, rea
 def test_an_except_sees_one_interrupt_and_code_after_it_runs_on(pair: xpulab.XPUCluster, ready: Path) -> None:
     after = f"caught = 1\ntry:\n{textwrap.indent(SAVES, '    ')}\nexcept KeyboardInterrupt:\n    caught += 1"
     source = cell(("try:", WAIT), ("except KeyboardInterrupt:", after), ready=str(ready))
-    with pressed_when(ready), pytest.raises(CellInterrupted, match="ran to its end .* or the code has caught it"):
+    with pressed_when(ready), pytest.raises(CellInterrupted, match=r"ran to its end .* or the code has caught it"):
         run_cell(pair, source)
     assert pair.pull("caught") == [1, 1]
 
