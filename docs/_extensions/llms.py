@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 #: The heading of a part of the list -> the folders or pages of it, in the order of the list.
 PARTS = {
-    "Start": ("start/",),
+    "Start": ("start/", "assistants"),
     "Guide": ("guide/",),
     "Reference": ("reference/",),
     "About": ("promises", "benchmarks/", "how_it_works", "asked_elsewhere", "project/"),
