@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import xpulab
-from xpulab import cli, widgets
+from xpulab import cli
 
 
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,6 @@ def test_results_that_disagree_end_with_1(
     monkeypatch.setattr("xpulab.demo.TOLERANCES", {"float64": -1.0})
     page = tmp_path / "page.html"
     assert cli.main(["demo", "--clusters", "4", "--rows", "999", "--out", str(page)]) == 1
-    widgets.uninstall()
     assert "The results DISAGREE" in capsys.readouterr().out
     assert "DISAGREE" in page.read_text()
 
@@ -51,7 +50,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
     )
     assert demo.stdout is not None
-    while "running, 1 engine" not in demo.stdout.readline():
+    while "1 engine on " not in demo.stdout.readline():
         assert demo.poll() is None
     processes = psutil.Process(demo.pid).children(recursive=True)
     assert len(processes) >= 3

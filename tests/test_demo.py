@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
@@ -15,7 +16,7 @@ from reports import Document, report
 
 import xpulab
 from xpulab import demo
-from xpulab.demo import Demo, photograph, quantise
+from xpulab.demo import Demo, engines_of_demo, photograph, quantise
 from xpulab.exceptions import XpulabError
 
 
@@ -85,3 +86,23 @@ def test_the_photograph_in_eight_colours(pair: xpulab.XPUCluster, monkeypatch: p
     assert again.inertia == one.inertia
     monkeypatch.setattr(demo, "TOLERANCES", {"float64": -1.0})
     assert not one.agrees
+
+
+@pytest.mark.parametrize(
+    ("ranks", "engines"),
+    [(["cpu 0-1"], 2), (["cpu 0-15"], 4), (["cpu 3-3"], 1), (["gpu 0-7"], 1), (["gpu 0-3", "gpu 4-7"], 2)],
+)
+def test_the_demo_has_an_engine_for_each_gpu_or_core(ranks: list[str], engines: int) -> None:
+    placed = []
+    for kind, cores in map(str.split, ranks):
+        first, last = map(int, cores.split("-"))
+        placed.append(SimpleNamespace(device=SimpleNamespace(kind=kind), cores=range(first, last + 1)))
+    plan: Any = SimpleNamespace(ranks=placed)
+    assert engines_of_demo(plan) == engines
+
+
+def test_the_pictures_come_first_and_the_report_is_folded() -> None:
+    page = found()._repr_html_()
+    assert (
+        page.index("<figure") < page.index("<table") < page.index("To go on") < page.index("<details><summary>The rep")
+    )

@@ -83,12 +83,15 @@ def _parser() -> Parser:
     demo = parser.command(
         commands, "demo", _demo, "paint a photograph in a few colours, and compare the result with scikit-learn's"
     )
-    add_options(demo, in_groups("placement"), n=4)
+    add_options(demo, in_groups("placement"))
     demo.add_argument("--clusters", type=count, default=64, metavar="K", help="number of colours")
     demo.add_argument(
         "--rows", type=count, default=None, metavar="M", help="number of pixels to fit on; all pixels by default"
     )
     demo.add_argument("--out", type=_file, default=Path("xpulab-demo.html"), metavar="FILE", help="file for the report")
+    demo.add_argument(
+        "--verbose", action="store_true", help="also print the plan, the engines, and the report of the fit"
+    )
     plan = parser.command(commands, "plan", _plan, "show which engine would run on which device; starts nothing")
     add_options(plan, PLACES)
     plan.add_argument("--show", action="store_true", help="show the command line, too, that starts the engines")
@@ -135,8 +138,8 @@ def _file(text: str) -> Path:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from xpulab import widgets
-    from xpulab.demo import photograph, quantise
+    from xpulab.demo import WHERE_TO_GO_ON, engines_of_demo, photograph, quantise
+    from xpulab.report.rendering import counted
 
     image = photograph()
     pixels = arguments.rows or image[..., 0].size
@@ -144,13 +147,19 @@ def _demo(arguments: argparse.Namespace) -> int:
         arguments.parser.error(
             f"argument --clusters: received {arguments.clusters}, expected at most {pixels}, the number of pixels"
         )
-    widgets.install()
-    with xpulab.XPUCluster(**given(arguments)) as cluster:
-        print(cluster.plan(), cluster.status(), sep="\n\n", flush=True)
+    options = given(arguments)
+    options["n"] = arguments.n or engines_of_demo(xpulab.XPUCluster(**options).plan())
+    with xpulab.XPUCluster(**options) as cluster:
+        if arguments.verbose:
+            print(cluster.plan(), cluster.status(), sep="\n\n")
+        devices = ", ".join(dict.fromkeys(fact.device.name for fact in cluster.facts))
+        print(f"{counted(len(cluster.facts), 'engine')} on {devices}", flush=True)
         found = quantise(image, arguments.clusters, arguments.rows)
-    print(f"\n{found}")
+    if arguments.verbose:
+        print(f"\n{found}\n")
     found.write(arguments.out)
-    print(f"The report with the pictures: {arguments.out.resolve().as_uri()}")
+    print(found.line, found.verdict, sep="\n")
+    print(f"The pictures and the report: {arguments.out.resolve().as_uri()}. {WHERE_TO_GO_ON}")
     return 0 if found.agrees else 1
 
 

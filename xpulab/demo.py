@@ -15,6 +15,7 @@ import numpy as np
 from xpulab.exceptions import XpulabError
 from xpulab.report import progress
 from xpulab.report.fit import FitReport
+from xpulab.report.html import css, document
 from xpulab.report.rendering import (
     Displayed,
     Html,
@@ -24,17 +25,25 @@ from xpulab.report.rendering import (
     format_seconds,
     table_html,
     table_text,
+    written,
 )
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-__all__ = ["Demo", "photograph", "quantise"]
+    from xpulab.deploy.plan.plan import Plan
+
+__all__ = ["WHERE_TO_GO_ON", "Demo", "engines_of_demo", "photograph", "quantise"]
 
 #: Largest relative difference from scikit-learn's inertia. In float32, which devices without float64 use, a pixel
 #: halfway between two colours may get either. After about fifty iterations, scikit-learn's own inertia in float32
 #: differs by up to 1.5e-4 from its inertia in float64.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-3}
+#: What a reader may type next.
+WHERE_TO_GO_ON = (
+    "To go on: open notebooks/01_quickstart.ipynb of a clone in JupyterLab (pip install 'xpulab[notebook]'), or type "
+    "in IPython: import xpulab; %xpu_cluster start"
+)
 _SEED = 0
 
 
@@ -54,6 +63,12 @@ def photograph() -> np.ndarray:
         raise XpulabError(
             f"the photograph cannot be read without Pillow; type: {sys.executable} -m pip install pillow"
         ) from None
+
+
+def engines_of_demo(plan: Plan) -> int:
+    """Return how many engines show something: those of a plan, or, if it has one on a CPU, up to four on its cores."""
+    only = plan.ranks[0]
+    return min(4, len(only.cores)) if len(plan.ranks) == 1 and only.device.kind == "cpu" else len(plan.ranks)
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,17 +137,25 @@ class Demo(Displayed):
             for (name, (n_iter, inertia)), seconds in zip(names, self.seconds, strict=True)
         ]
 
+    @property
+    def line(self) -> str:
+        """The seconds in one sentence."""
+        first, again, theirs = map(format_seconds, self.seconds)
+        what = f"k-means of {self.report.n_samples:,} pixels in {self.n_clusters} colours"
+        return f"{what}: xpulab took {first}, and {again} for the same fit again; scikit-learn took {theirs}."
+
     def __str__(self) -> str:
         return f"{self.report}\n\n{table_text(self._header, self._rows(), 'lrrr')}\n{self.verdict}"
 
     def _repr_html_(self) -> Html:
-        return Html("".join([self.report._repr_html_(), *self.sections()]))
+        folded = f"<details><summary>The report of the fit</summary>{self.report._repr_html_()}</details>"
+        return Html("".join([*self._sections(), folded]))
 
-    def sections(self) -> list[Html]:
-        """Return the pictures and the comparison as HTML."""
+    def _sections(self) -> list[Html]:
+        """Return the pictures, the comparison, and where to go on."""
         pictures = "".join(
-            f'<figure style="display:inline-block;margin:0 1em 1em 0"><img src="{_data_url(image)}" '
-            f'alt="{escape(caption)}" style="max-width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
+            f'<figure style="flex:1 1 18em;margin:0 0 1em"><img src="{_data_url(image)}" alt="{escape(caption)}" '
+            f'style="width:100%"><figcaption>{escape(caption)}</figcaption></figure>'
             for image, caption in (
                 (self.before, "china.jpg as it is"),
                 (self.after, f"the same in {self.n_clusters} colours"),
@@ -141,11 +164,16 @@ class Demo(Displayed):
         table = table_html(
             self._header, self._rows(), "lrrr", "Comparison with scikit-learn, from the same initial centres"
         )
-        return [Html(pictures), Html(f'<div class="xpu">{table}<p>{escape(self.verdict)}</p></div>')]
+        return [
+            Html(f'<div style="display:flex;flex-wrap:wrap;gap:0 1em">{pictures}</div>'),
+            Html(f'<div class="xpu"><style>{css()}</style>{table}<p>{escape(self.verdict)}</p></div>'),
+            Html(f"<p>{escape(WHERE_TO_GO_ON)}</p>"),
+        ]
 
     def write(self, path: Path) -> None:
-        """Write one self-contained HTML file with the pictures, the comparison and the report."""
-        self.report.to_html(path, extra=self.sections())
+        """Write one self-contained HTML file: the pictures, the comparison, where to go on, and the report."""
+        page = document("xpulab demo", f"<h1>xpulab demo</h1>\n<p>{escape(self.line)}</p>\n{self._repr_html_()}")
+        written(page, path)
 
 
 def quantise(image: np.ndarray, n_clusters: int = 64, rows: int | None = None) -> Demo:

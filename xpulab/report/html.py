@@ -32,6 +32,7 @@ __all__ = [
     "as_of_html",
     "comparison_html",
     "css",
+    "document",
     "fit_html",
     "fit_parts",
     "message_html",
@@ -106,23 +107,26 @@ def page_html(report: FitRecord, extra: Iterable[str] = ()) -> str:
     """Return a self-contained page of a report. ``extra`` are sections of HTML, which are not escaped."""
     sections = "".join(f"<section>{section}</section>" for section in extra)
     unfolded = fit_html(report).replace("<details>", "<details open>")
+    started = f"<p>Started at {escape(report.started)}</p>"
+    return document(report.headline, f"<h1>xpulab report</h1>\n{started}\n{unfolded}\n{sections}")
+
+
+def document(title: str, body: str) -> str:
+    """Return a self-contained page with this HTML in its body."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{escape(report.headline)}</title>
+<title>{escape(title)}</title>
 <style>
 {style("page")}
 </style>
 </head>
 <body>
 <main>
-<h1>xpulab report</h1>
-<p>Started at {escape(report.started)}</p>
-{unfolded}
-{sections}
+{body}
 </main>
 </body>
 </html>
