@@ -92,6 +92,11 @@ def test_the_readme_has_two_commands_that_do_all_of_their_set_up() -> None:
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
 
+def test_the_changelog_has_the_version_with_its_date() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## \[{re.escape(xpulab.__version__)}\] - 20\d\d-\d\d-\d\d$", changes, re.MULTILINE)
+
+
 def test_the_readme_is_two_screens_long() -> None:
     assert len(README.splitlines()) <= 120
 

@@ -1,4 +1,4 @@
-"""The wheel: its files, and whether it works without a checkout."""
+"""The source distribution and the wheel: its files, and whether it works without a checkout."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def run(*command: Any, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources, because setuptools leaves files in the folder and reuses them."""
+    """The wheel, built from the source distribution, and this from a copy: setuptools leaves files in the folder."""
     sources = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     shutil.copytree(ROOT / "xpulab", sources / "xpulab", ignore=shutil.ignore_patterns("__pycache__"))
     built = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, sources, folder=built)
-    (wheel,) = built.iterdir()
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, sources, folder=built)
+    (wheel,) = built.glob("*.whl")
+    assert [path.name for path in built.glob("*.tar.gz")] == [f"xpulab-{xpulab.__version__}.tar.gz"]
     return wheel
 
 
