@@ -114,6 +114,21 @@ def test_a_search_for_neighbours_says_at_which_query_it_is(cluster: xpulab.XPUCl
     assert all(engine.seconds["host"] > 0 for engine in report.engines)
 
 
+def test_a_search_in_a_tree_says_at_which_query_it_is(cluster: xpulab.XPUCluster) -> None:
+    rows = np.random.default_rng(1).normal(size=(200_000, 4))
+    searched = NearestNeighbors(n_neighbors=5).fit(rows)
+    _, lines, fractions = followed(lambda: searched.kneighbors(rows))
+    assert any(re.search(r"query [\d,]+ of 200,000", line) for line in lines)
+    assert 0 < max(fractions) < 1
+
+
+def test_dbscan_says_how_many_groups_of_rows_it_has_counted(cluster: xpulab.XPUCluster) -> None:
+    rows = np.random.default_rng(1).normal(size=(100_000, 3))
+    _, lines, fractions = followed(lambda: DBSCAN(0.5, min_samples=10_000).fit(rows))  # most of the time is counting
+    assert any(re.search(r"counting neighbours: group [\d,]+ of [\d,]+", line) for line in lines)
+    assert 0 < max(fractions) < 1
+
+
 def test_estimators_that_compute_on_devices_have_no_such_phase(cluster: xpulab.XPUCluster) -> None:
     report = KMeans(5, random_state=0).fit(X).report_
     assert "host" not in report.phases

@@ -132,7 +132,7 @@ def _product(whole: sparse.csr_matrix, factor: npt.NDArray[Any]) -> npt.NDArray[
         last = min(first + _ROWS, n)
         functions(dtype).sparse_times(*rows, first, last, at(factor, dtype), k, at(found, dtype))
 
-    in_threads(range(0, n, _ROWS), multiply, lambda: None)
+    in_threads(range(0, n, _ROWS), multiply, lambda done: None)
     return found
 
 

@@ -38,7 +38,7 @@ def test_the_nearest_are_those_of_all_rows(rows_of: Callable[[int, int], Rows], 
     rows = rows_of(1200, d)
     queries = np.concatenate([rows[:200], normal(99, d) * 5])
     visits = np.random.default_rng(1).permutation(len(queries))
-    found, places = nearest_in(Tree.of(rows.copy()), queries, visits, 7, kind, lambda: None)
+    found, places = nearest_in(Tree.of(rows.copy()), queries, visits, 7, kind, lambda done: None)
     compared, order = every(rows, queries, 7, kind)
     np.testing.assert_array_equal(found, compared)
     np.testing.assert_array_equal(places, order)
@@ -47,7 +47,7 @@ def test_the_nearest_are_those_of_all_rows(rows_of: Callable[[int, int], Rows], 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 2), (48, 48), (49, 10), (97, 97), (500, 128)])
 def test_few_rows_and_many_neighbours(n: int, k: int) -> None:
     rows, queries = normal(n, 3), normal(20, 3)
-    found, places = nearest_in(Tree.of(rows.copy()), queries, np.arange(20), k, "squares", lambda: None)
+    found, places = nearest_in(Tree.of(rows.copy()), queries, np.arange(20), k, "squares", lambda done: None)
     compared, order = every(rows, queries, k, "squares")
     np.testing.assert_array_equal(found, compared)
     np.testing.assert_array_equal(places, order)
@@ -55,9 +55,9 @@ def test_few_rows_and_many_neighbours(n: int, k: int) -> None:
 
 def test_no_queries_and_equal_rows() -> None:
     tree = Tree.of(np.ones((300, 2)))
-    found, places = nearest_in(tree, np.empty((0, 2)), np.arange(0), 3, "squares", lambda: None)
+    found, places = nearest_in(tree, np.empty((0, 2)), np.arange(0), 3, "squares", lambda done: None)
     assert found.shape == places.shape == (0, 3)
-    found, places = nearest_in(tree, np.ones((2, 2)), np.arange(2), 3, "squares", lambda: None)
+    found, places = nearest_in(tree, np.ones((2, 2)), np.arange(2), 3, "squares", lambda done: None)
     np.testing.assert_array_equal(found, np.zeros((2, 3)))
     np.testing.assert_array_equal(places, [[0, 1, 2], [0, 1, 2]])
 
@@ -65,11 +65,12 @@ def test_no_queries_and_equal_rows() -> None:
 def test_a_search_ends_where_it_looks() -> None:
     looks = []
 
-    def look() -> None:
-        looks.append(1)
+    def look(done: int) -> None:
+        looks.append(done)
         if len(looks) == 2:
             raise KeyboardInterrupt
 
     rows, m = normal(200, 2), 4 * 4096 * len(os.sched_getaffinity(0)) + 1
     with pytest.raises(KeyboardInterrupt):
         nearest_in(Tree.of(rows), normal(m, 2), np.arange(m), 1, "squares", look)
+    assert looks[0] == 0 < looks[1] < m

@@ -40,11 +40,11 @@ def test_passes(d, same):
     near, looks = Near("euclidean", 2.0, limit), []
     pairs = ((A[:, None] - B) ** 2).sum(axis=2) <= limit
     weights, totals = rng.integers(-2, 4, len(B)).astype(float), np.zeros(400)
-    count_near(tree, other, near, weights, np.inf, totals, lambda: looks.append(1))
+    count_near(tree, other, near, weights, np.inf, totals, looks.append)
     np.testing.assert_array_equal(totals, pairs @ weights)
     assert looks
     labels, best = rng.integers(0, 50, len(B)), np.full(400, BEYOND)
-    least_near(tree, other, near, labels, np.full(400, -1), best, lambda: None)
+    least_near(tree, other, near, labels, np.full(400, -1), best, lambda done: None)
     np.testing.assert_array_equal(best, np.where(pairs, labels, BEYOND).min(axis=1))
     cores = rng.random(400 if same else 700) < 0.7
     parents = np.where(cores, np.arange(len(cores)), -1)
@@ -94,7 +94,7 @@ def test_rows_with_many_features_are_compared_exactly(kind, singles, d, same):
             distances += (A[:, None, f] - B[:, f]) ** 2
     pairs = distances <= limit
     near, totals, lists = Near("euclidean", 2.0, limit), np.zeros(400), np.full((400, 9), -1, np.int32)
-    assert count_near(tree, other, near, None, np.inf, totals, lambda: None, lists, 1000) == singles
+    assert count_near(tree, other, near, None, np.inf, totals, lambda done: None, lists, 1000) == singles
     np.testing.assert_array_equal(totals, pairs.sum(axis=1))
     if singles:
         for total, listed, there in zip(totals.astype(int), lists, pairs, strict=True):
@@ -105,7 +105,7 @@ def test_rows_with_many_features_are_compared_exactly(kind, singles, d, same):
         labels = rng.integers(0, 50, 1000 + len(B))
         few = np.flatnonzero(totals <= 9)
         best = np.full(400, BEYOND)
-        least_near(tree, other, near, labels[1000:], np.full(400, -1), best, lambda: None)
+        least_near(tree, other, near, labels[1000:], np.full(400, -1), best, lambda done: None)
         np.testing.assert_array_equal(least_listed(lists[few], totals[few].astype(int), labels), best[few])
     else:
         assert (lists == -1).all()
@@ -118,7 +118,7 @@ def test_lists_of_two_passes_go_on():
     other, totals, lists = Tree.of(Y.copy(), tree.middle), np.zeros(200), np.full((200, 400), -1, np.int32)
     near = Near("euclidean", 2.0, 20.0)
     for one, offset in ((tree, 0), (other, 200)):
-        assert count_near(tree, one, near, None, np.inf, totals, lambda: None, lists, offset)
+        assert count_near(tree, one, near, None, np.inf, totals, lambda done: None, lists, offset)
     both = np.concatenate([X[tree.order], Y[other.order]])
     pairs = ((X[tree.order][:, None] - both) ** 2).sum(axis=2) <= 20
     for listed, total, there in zip(lists, totals.astype(int), pairs, strict=True):
@@ -128,7 +128,7 @@ def test_lists_of_two_passes_go_on():
 def test_an_exception_of_the_check_ends_a_pass():
     tree = Tree.of(np.random.default_rng(0).normal(size=(100, 2)))
 
-    def look():
+    def look(done):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -380,11 +380,11 @@ class _Search:
             first, last = own + first, own + last
             visits = tree.order[(tree.order >= first) & (tree.order < last)] - first
 
-        def look() -> None:
+        def look(done: int) -> None:
             task.leave_if_cancelled()
             task.check_peers()
+            task.show(doing="query", done=done, steps=len(visits))
 
-        task.show(doing="searching the tree")
         found = nearest_in(tree, some, visits, self.k, self.metric.kind, look)
         near = self._of_all_ranks(values)[found[1]] if values.size else np.empty((*found[1].shape, values.shape[1]))
         return [*found, *np.moveaxis(near, 2, 0)]

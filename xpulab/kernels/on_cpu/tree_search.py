@@ -48,7 +48,7 @@ def nearest_in(
         At least 1.
     kind : {"squares", "absolute", "largest"}
     look : callable
-        Called now and then; it may raise.
+        Called now and then with the number of queries that are done; it may raise.
 
     Returns
     -------

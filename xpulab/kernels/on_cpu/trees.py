@@ -53,8 +53,8 @@ _KINDS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
-#: Called now and then by a pass that may take long; it may raise.
-Look = Callable[[], None]
+#: Called now and then by a pass that may take long, with the number of leaves or queries that are done; it may raise.
+Look = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -346,12 +346,12 @@ def in_threads(starts: range, call_from: Callable[[int], None], look: Look) -> N
     cores = len(os.sched_getaffinity(0))
     if cores == 1 or len(starts) == 1:
         for first in starts:
-            look()
+            look(first)
             call_from(first)
         return
     with ThreadPoolExecutor(cores, "xpulab-tree") as pool:
         for part in range(0, len(starts), 4 * cores):
-            look()
+            look(starts[part])
             list(pool.map(call_from, starts[part : part + 4 * cores]))
 
 
@@ -360,7 +360,7 @@ def link_near(
     other: Tree,
     near: Near,
     parents: npt.NDArray[np.int64],
-    look: Look,
+    look: Callable[[], None],
 ) -> None:
     """Make one set of the sets of any two cores that are near to each other.
 

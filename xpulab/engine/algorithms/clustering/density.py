@@ -13,6 +13,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,13 +169,11 @@ def clustered(
     index, labels, cores : numpy.ndarray of int64
         Of the rows of this rank's region: which they are, their clusters (-1 for noise), and whether they are cores.
     """
-    look = task.leave_if_cancelled
     task.show(doing="sorting the rows")
     region = _divided(task, rows, first, weights, near)
     own, halo, n = region.own, region.halo, len(region.own)
     task.check()
 
-    task.show(doing="counting neighbours")
     totals = np.zeros(n)
     if near.name == "cosine" and near.limit < 1:
         # A row of zeros is 1 apart from all rows, but its own neighbour. Infinity fills up the leaves.
@@ -185,10 +184,11 @@ def clustered(
     enough = float(min_samples) if growing else np.inf
     # A row with fewer than enough neighbours is compared with all of them: few rows are listed for the last step.
     lists = np.empty((n, min_samples - 1 if weights is None and min_samples <= _MOST_LISTED else 0), np.int32)
-    listed = True
+    listed, groups = True, own.n_leaves * (1 + (len(halo) > 0))
     for tree, some, offset in ((own, region.weights, 0), (halo, region.halo_weights, n)):
         listed &= count_near(
-            own, tree, near, None if weights is None else some, enough, totals, look, lists, offset
+            own, tree, near, None if weights is None else some, enough, totals,
+            _looks(task, "counting neighbours: group", own.n_leaves * (offset > 0), groups), lists, offset,
         )  # fmt: skip
     core = totals >= min_samples
     task.check()
@@ -204,9 +204,19 @@ def clustered(
         best[~core] = least_listed(lists[~core], totals[~core].astype(np.int64), np.append(labels, halo_labels))
     else:
         for tree, some in ((own, labels), (halo, halo_labels)):
-            least_near(own, tree, near, some, cores, best, look)
+            least_near(own, tree, near, some, cores, best, lambda done: task.leave_if_cancelled())
     best[best == BEYOND] = -1
     return region.index, best, core
+
+
+def _looks(task: Task, doing: str, before: int, steps: int) -> Callable[[int], None]:
+    """Return what looks whether to leave a pass, and shows how much of all passes is done, if so much was before."""
+
+    def look(done: int) -> None:
+        task.leave_if_cancelled()
+        task.show(doing=doing, done=before + done, steps=steps)
+
+    return look
 
 
 def _sets(task: Task, region: _Region, near: Near, core: np.ndarray) -> np.ndarray:
