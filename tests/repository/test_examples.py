@@ -7,6 +7,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -146,6 +147,9 @@ def test_assistants_find_a_page_and_its_errors_exist() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("XPULAB_BENCHMARKS"), reason="XPULAB_BENCHMARKS is not set, with which examples of pages run"
+)
 def test_the_examples_of_the_pages_run_as_they_stand(tmp_path: Path) -> None:
     """In IPython, one after the other."""
     cells = []
