@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -76,6 +77,8 @@ def test_what_cannot_be_chosen_or_read_is_said(scan: Scan, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"No numbers in X: column '<s>' .*OneHotEncoder"):
         scan.require_numbers()
     np.save(tmp_path / "x.npy", np.ones((5, 2), "f4"))
+    with pytest.raises(TypeError, match=r"a csr_array was given; pass it to the estimator itself, or c\.scatter\(X\)"):
+        xpulab.scan(scipy.sparse.csr_array(np.eye(3)))
     unnamed = xpulab.scan(tmp_path / "x.npy")
     assert (unnamed.columns, unnamed.dtype) == (None, np.float32)
     with pytest.raises(KeyError, match="no names"):

@@ -158,6 +158,19 @@ def test_datasets_of_hdf5_are_read_by_their_name(tmp_path: Path) -> None:
         opened(f"{tmp_path}/a.h5:/z")
 
 
+def test_records_of_several_fields_are_refused_with_what_to_type(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    records = np.zeros(5, [("length", "f4"), ("name", "S3")])
+    np.save(tmp_path / "r.npy", records)
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["records"] = records
+    for name in ("r.npy", "r.h5"):
+        with pytest.raises(
+            ValueError, match=r"records with the fields length, name; .* xpulab\.scan\(pandas\.DataFrame"
+        ):
+            opened(tmp_path / name)
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_arrays_of_zarr_are_read_by_their_name(tmp_path: Path, zarr_format: int) -> None:
     zarr = pytest.importorskip("zarr")

@@ -90,6 +90,8 @@ def opened(files: Any, block: bool = False) -> RowSource:
                     "new one, or pass a table of its rows, reader.read_all(), which is read as often as a fit needs"
                 )
             return made
+    if hasattr(files, "tocsr"):
+        raise TypeError(f"a {type(files).__name__} was given; pass it to the estimator itself, or c.scatter(X)")
     if callable(files):
         return IteratedBlocks(files, functools.partial(opened, block=True))
     if not isinstance(files, str | os.PathLike | list | tuple):

@@ -53,7 +53,18 @@ class Column:
 
 
 def columns_of_array(dtype: np.dtype[Any], n_columns: int) -> list[Column]:
-    """Return the columns of an array, which have no names. Numbers in the other byte order are read in that of here."""
+    """Return the columns of an array, which have no names. Numbers in the other byte order are read in that of here.
+
+    Raises
+    ------
+    ValueError
+        If the rows are records of several fields.
+    """
+    if dtype.names:
+        raise ValueError(
+            f"its rows are records with the fields {', '.join(dtype.names)}; expected numbers: pass a table of the "
+            "records, xpulab.scan(pandas.DataFrame(records)), whose columns have these names"
+        )
     return [Column(None, str(dtype), dtype.newbyteorder("=") if dtype.kind in "fiub" else None)] * n_columns
 
 
