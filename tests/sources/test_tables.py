@@ -84,6 +84,7 @@ def test_half_floats_and_large_whole_numbers_have_their_values() -> None:
     assert (scan.dtype, scan[["h"]].dtype) == (np.float64, np.float64)
     np.testing.assert_array_equal(scan["h"].read(), [0.5, np.nan, -65504])
     assert scan["u"].read().tolist() == large  # alone, not by way of float64
+    assert scan[["u"]].read()[:, 0].tolist() == [2.0**53, 2.0**64, 0]  # as a column of X
 
 
 @pytest.mark.cluster

@@ -112,8 +112,8 @@ class RowsOnEngines:
         Raises
         ------
         ValueError
-            If X has more than two dimensions, is empty, or has infinity, or NaN without `allow_nan`, if X is a column
-            of whole numbers that float64 would round, or if `counts` does not fit.
+            If X has more than two dimensions, is empty, or has infinity, or NaN without `allow_nan`, if X is an array
+            of one dimension with whole numbers that float64 would round, or if `counts` does not fit.
         NoClusterError
             If the cluster is not running.
         NotEnoughMemoryError
