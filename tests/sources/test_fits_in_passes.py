@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sklearn.metrics
 from constants import constants
 from exported import numbers_of
 from numpy.testing import assert_array_equal
@@ -22,7 +23,7 @@ from xpulab.covariance import EmpiricalCovariance
 from xpulab.decomposition import PCA
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
-from xpulab.metrics import silhouette_score
+from xpulab.metrics import calinski_harabasz_score, davies_bouldin_score, silhouette_score
 from xpulab.mixture import GaussianMixture
 from xpulab.preprocessing import KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, QuantileTransformer, StandardScaler
 from xpulab.scanning import Scan
@@ -177,6 +178,22 @@ def test_dependent_columns_take_a_triangle(budget: str, tmp_path: Path) -> None:
     ours = LinearRegression().fit(xpulab.scan(tmp_path / "twice.npy"), Y)
     theirs = LinearRegression().sklearn_class()().fit(ROWS[:, [0, 1, 2, 0]], Y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("score", [davies_bouldin_score, calinski_harabasz_score])
+def test_scores_of_clusters_take_two_passes(
+    budget: str, current: xpulab.XPUCluster, rows: Scan, score: Callable[..., float]
+) -> None:
+    labels = (ROWS[:, 1] > 100).astype(int) + (ROWS[:, 3] > 1010)
+    found = score(rows, labels)
+    assert " 2 passes " in "".join(current.last_report.notes), budget
+    assert found == pytest.approx(getattr(sklearn.metrics, score.__name__)(ROWS, labels), rel=1e-12)
+
+
+def test_infinity_is_named_by_scores_of_clusters(budget: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [*range(N - 1), np.inf]}), tmp_path / "x.parquet", row_group_size=1337)
+    with pytest.raises(ValueError, match=f"infinity.*row {N - 1}"):
+        davies_bouldin_score(xpulab.scan(tmp_path), np.arange(N) % 3)
 
 
 def test_what_needs_all_rows_at_once_says_so(current: xpulab.XPUCluster, rows: Scan) -> None:

@@ -148,7 +148,8 @@ def davies_bouldin_score(X: Any, labels: Any) -> float:
     Parameters
     ----------
     X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        A memory-mapped array is read by the engines themselves. scikit-learn takes no sparse rows.
+        A memory-mapped array is read by the engines themselves, and so is a scan, in two passes if it does not fit.
+        scikit-learn takes no sparse rows.
     labels : array-like or ShardedArray of shape (n_samples,)
         The cluster of each row: numbers or strings in an array, numbers in a handle.
 
@@ -296,5 +297,5 @@ def _asked(
     """
     result = None if dtype is None else Result(None, dtype)
     with Call(Functions("metrics"), function, X, current_ranks()) as call:
-        answer = call.ask(task, result=result, at_once=True, **arguments)
+        answer = call.ask(task, result=result, at_once=task != "metrics.clusters", **arguments)
     return answer.results[0], None if result is None else result.value

@@ -10,28 +10,32 @@ import numpy as np
 from xpulab.engine.algorithms.class_sums import parts_of, sums_of
 from xpulab.engine.algorithms.labels import codes_of
 from xpulab.engine.algorithms.passes import any_data
-from xpulab.engine.dataset import Data, data_of, kind_of, pieces
+from xpulab.engine.dataset import Data, kind_of, pieces
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
+from xpulab.engine.streaming import expect_passes
+from xpulab.kernels import streamed
 from xpulab.kernels.kmeans import sparse
 from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.row_passes import take
 from xpulab.kernels.rows import Rows
+from xpulab.kernels.streamed import RowsInParts
 from xpulab.sharing.sources import Source
 
 __all__ = ["sparse_spreads", "spreads"]
 
 
-def _sorted_pieces(rows: Rows, codes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _sorted_pieces(rows: Rows | RowsInParts, codes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield rows in float64, sorted by cluster, a part at a time; with the clusters there, and the first row of each.
 
     The codes are the numbers of the rows' clusters.
     """
-    for first, last in pieces(rows.n_samples, rows.n_features * 8):
-        some = codes[first:last]
-        order = np.argsort(some, kind="stable")
-        there, firsts = np.unique(some[order], return_index=True)
-        yield take(rows, first + order).astype(np.float64), there, firsts
+    for begin, part in streamed.parts_of(rows):
+        for first, last in pieces(part.n_samples, part.n_features * 8):
+            some = codes[begin + first : begin + last]
+            order = np.argsort(some, kind="stable")
+            there, firsts = np.unique(some[order], return_index=True)
+            yield take(part, first + order).astype(np.float64), there, firsts
 
 
 def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -39,17 +43,21 @@ def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[
 
     The targets of `data` are the numbers of the clusters, or labels of these classes.
     """
+    block = data.block
     assert data.targets is not None
     codes = codes_of(data.targets, classes).astype(np.int64)
     local = np.zeros((k, data.n_features + 1))
-    for rows, there, firsts in _sorted_pieces(data.rows, codes):
-        local[there, :-1] += np.add.reduceat(rows, firsts, axis=0)
-        local[there, -1] += np.diff(firsts, append=len(rows))
+    expect_passes(task, 2)
+    with np.errstate(invalid="ignore"):  # rows that are not kept may have infinity, which is found after the pass
+        for rows, there, firsts in _sorted_pieces(block, codes):
+            local[there, :-1] += np.add.reduceat(rows, firsts, axis=0)
+            local[there, -1] += np.diff(firsts, append=len(rows))
+    data.require_finite()
     sums = task.comm.allreduce(local)
     counts, means = sums[:, -1], sums[:, :-1] / sums[:, -1:]
     task.check()
     away = np.zeros((k, 2 + data.n_features))
-    for rows, there, firsts in _sorted_pieces(data.rows, codes):
+    for rows, there, firsts in _sorted_pieces(block, codes):
         rows -= np.repeat(means[there], np.diff(firsts, append=len(rows)), axis=0)
         unit = np.ldexp(0.5, np.frexp(np.abs(rows).max(initial=0.0))[1])  # no square of a number in it overflows
         scaled = rows / unit
@@ -89,5 +97,5 @@ def _clusters(
         assert isinstance(rows, SparseRows)
         codes = codes_of(labels, classes).astype(np.int64)
         return {"rows": rows.n_samples, **sparse_spreads(task, rows, codes, n_clusters)}
-    data = data_of(task, source, None, targets)
+    data = Data(task, source, None, targets)
     return {"rows": data.n_own, **spreads(task, data, n_clusters, classes)}
