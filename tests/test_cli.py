@@ -30,7 +30,7 @@ def test_results_that_disagree_end_with_1(
     monkeypatch.setattr("xpulab.XPUCluster", lambda *_, **__: contextlib.nullcontext(pair), raising=False)
     monkeypatch.setattr("xpulab.demo.TOLERANCES", {"float64": -1.0})
     page = tmp_path / "page.html"
-    assert cli.main(["demo", "--clusters", "4", "--rows", "999", "--out", str(page)]) == 1
+    assert cli.main(["demo", "-n", "2", "--clusters", "4", "--rows", "999", "--out", str(page)]) == 1
     assert "The results DISAGREE" in capsys.readouterr().out
     assert "DISAGREE" in page.read_text()
 
