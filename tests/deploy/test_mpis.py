@@ -195,8 +195,14 @@ def test_a_script_runs_and_the_status_is_that_of_the_first_that_fails(mpi: str, 
     assert not left(sessions) - before
 
 
-def test_ctrl_c_leaves_a_script_the_time_to_save_its_work(mpi: str, tmp_path: Path) -> None:
-    require_time_after_ctrl_c(tmp_path, "--mpi", mpi)
+def test_ctrl_c_leaves_a_script_the_time_to_save_its_work_and_nothing_behind(
+    mpi: str, tmp_path: Path, environment: Callable[..., None]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="xpu") as folder:
+        before = left(Path(folder))
+        environment(TMPDIR=folder)
+        require_time_after_ctrl_c(tmp_path, "--mpi", mpi)
+        assert not left(Path(folder)) - before
 
 
 def test_a_rank_of_a_script_that_leaves_with_status_0_is_named(mpi: str, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ _KINDS: dict[str, list[str]] = {"file": [], "module": ["-m"], "code": ["-c"]}  #
 _LOOK = 0.1  # seconds between two looks at mpiexec
 _GRACE = 3.0  # seconds after Ctrl-C until ranks that only wait for others are ended, and the other ones are named
 _REST = 0.5  # seconds in which output of the other ranks arrives after a rank has failed
+_LAST = 2.0  # seconds that mpiexec has to end
 _PIECE = 1 << 16  # bytes that are read at once
 
 
@@ -290,10 +291,14 @@ def _said(rank: int, status: int, what: str, before: Sequence[int] = ()) -> int:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End mpiexec and all processes that it has started."""
+    """End mpiexec and all processes that it has started. mpiexec may first remove its files, as Open MPI's does."""
     with contextlib.suppress(psutil.NoSuchProcess):
         mpiexec = psutil.Process(process.pid)
-        for each in (*mpiexec.children(recursive=True), mpiexec):
+        started = mpiexec.children(recursive=True)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST)
+        for each in (*started, mpiexec):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
     process.wait()
