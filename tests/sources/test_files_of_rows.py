@@ -164,11 +164,16 @@ def test_records_of_several_fields_are_refused_with_what_to_type(tmp_path: Path)
     np.save(tmp_path / "r.npy", records)
     with h5py.File(tmp_path / "r.h5", "w") as file:
         file["records"] = records
-    for name in ("r.npy", "r.h5"):
-        with pytest.raises(
-            ValueError, match=r"records with the fields length, name; .* xpulab\.scan\(pandas\.DataFrame"
-        ):
-            opened(tmp_path / name)
+    says = r"records with the fields length, name; .* xpulab\.scan\(pandas\.DataFrame"
+    for rows in (tmp_path / "r.npy", tmp_path / "r.h5", records):
+        with pytest.raises(ValueError, match=says):
+            Scan(opened(rows))
+
+
+def test_an_array_that_is_read_only_is_scanned() -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+    rows.flags.writeable = False
+    np.testing.assert_array_equal(Scan(opened(rows)).read(), rows)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -95,7 +95,9 @@ class ArrayInMemory(RowSource):
 
     def __init__(self, array: Any) -> None:
         try:
-            found = np.from_dlpack(array.detach() if hasattr(array, "detach") else array)
+            found = array.detach() if hasattr(array, "detach") else array
+            if not isinstance(found, np.ndarray):
+                found = np.from_dlpack(found)
         except (BufferError, RuntimeError, TypeError) as error:
             raise ValueError(f"a {type(array).__name__} cannot be read by the CPU: {error}; copy it there") from error
         if found.ndim not in (1, 2):
