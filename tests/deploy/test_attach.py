@@ -113,7 +113,7 @@ def alive(pids: list[int]) -> list[int]:
 @pytest.fixture(scope="module")
 def orphan() -> Iterator[xpulab.XPUCluster]:
     """A detached cluster whose notebook was killed in the middle of a fit. This process attaches to it then."""
-    name = f"orphan{os.getpid()}"
+    name = f"orphan{os.getpid()}_{time.monotonic_ns()}"  # another one if a test that has failed runs once more
     starter = notebook(
         f"{FITS}c = xpulab.XPUCluster(2, detach=True, name=sys.argv[1]).start()\n"
         "c.scatter(X, name='old'); train = c.scatter(X, name='train'); c.scatter(X[:7], name='old')\n"
@@ -121,11 +121,16 @@ def orphan() -> Iterator[xpulab.XPUCluster]:
         f"import psutil; sys.path.append({str(Path(strikes.__file__).parent)!r}); import strikes\n"
         "c.run(strikes.strike, 1, strikes.stand_still, iterations=3)\n"
         f"threading.Thread(target=lambda: KMeans(**{LONG}).fit(X), daemon=True).start()\n"
-        "while {psutil.Process(fact.pid).status() for fact in c.facts} != {'stopped'}: time.sleep(0.02)\n"
+        # One is enough, for which the other one waits: the first may stand still before the other has its message.
+        "while 'stopped' not in [psutil.Process(fact.pid).status() for fact in c.facts]: time.sleep(0.02)\n"
         "print(nameless.id, flush=True); time.sleep(100)",
         name,
     )
-    nameless = says(starter)
+    with contextlib.ExitStack() as if_it_fails:
+        if_it_fails.callback(lambda: xpulab.XPUCluster.attach(name).stop())
+        if_it_fails.callback(starter.kill)
+        nameless = says(starter)
+        if_it_fails.pop_all()
     starter.kill()
     ends(starter)
     cluster = xpulab.XPUCluster.attach(name)
