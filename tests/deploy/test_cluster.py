@@ -410,10 +410,13 @@ def test_a_killed_engine_is_an_error_within_seconds() -> None:
     with xpulab.XPUCluster(2, recover=False) as cluster:
         pids = pids_of(cluster)
         children = [pid for pids in cluster.run(_start_children) for pid in pids]
+        memory = {name for names in cluster.run(_memory_of_children) for name in names}
+        assert all(map(os.path.exists, memory))
         os.kill(cluster.facts[1].pid, signal.SIGKILL)
         started = time.monotonic()
         wait_until_gone(children)  # before any call
         assert not left_in_memory(before)
+        until(lambda: not any(map(os.path.exists, memory)))
         with pytest.raises((EngineLostError, NoClusterError), match=r"%xpu_cluster start"):
             _run_until_lost(cluster)
         assert time.monotonic() - started < 5  # docs/promises.md
@@ -439,6 +442,19 @@ def _start_children(task: Any) -> list[int]:
     ]
     tracker: Any = resource_tracker
     return [int(forked.pid or 0), started.pid, tracker._resource_tracker._pid]
+
+
+def _memory_of_children(task: Any) -> list[str]:
+    """Have joblib's workers compute on an engine. Return the files of shared memory, of `_start_children`, too."""
+    import glob
+    import os
+
+    import joblib
+
+    assert sum(joblib.Parallel(2)(joblib.delayed(abs)(number) for number in (-1, 2))) == 3
+    of_joblib = glob.glob(f"/dev/shm/*[_-]{os.getpid()}[_-]*")
+    assert {os.path.basename(path).partition("-")[0].partition("_")[0] for path in of_joblib} == {"joblib", "sem.loky"}
+    return [f"/dev/shm/{task.engine.namespace['kept'][1].name}", *of_joblib]
 
 
 def _run_until_lost(cluster: xpulab.XPUCluster) -> None:

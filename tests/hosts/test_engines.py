@@ -373,7 +373,7 @@ def test_a_fit_continues_after_a_rank_of_another_host_is_lost(
     monkeypatch.setattr(
         "xpulab.deploy.remote.relay.LIMIT", LIMIT
     )  # for the new engines, whose network the next test cuts
-    rows = np.random.RandomState(0).rand(100_000, 6).astype(np.float32)
+    rows = np.random.RandomState(0).rand(400_000, 6).astype(np.float32)  # takes longer than a program that kills it
     host, pid = hosts.hosts[0], on_both.facts[2].pid
 
     def kill() -> None:
@@ -382,10 +382,10 @@ def test_a_fit_continues_after_a_rank_of_another_host_is_lost(
 
     thread = threading.Thread(target=kill)
     thread.start()
-    model = KMeans(40, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
+    model = KMeans(100, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
     thread.join()
     assert re.search(rf"rank 2 \(pid {pid} on node1, .*\) ended: killed by signal: 9", model.report_.notes[0])
-    again = KMeans(40, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
+    again = KMeans(100, init="random", n_init=1, max_iter=100, tol=0, random_state=0).fit(rows)
     np.testing.assert_allclose(model.inertia_, again.inertia_, rtol=1e-4)
 
 

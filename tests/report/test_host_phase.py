@@ -104,22 +104,15 @@ def test_density_counts_as_work_of_the_host(cluster: xpulab.XPUCluster) -> None:
     assert share(cluster) > 0.6
 
 
-def test_a_search_for_neighbours_says_at_which_query_it_is(cluster: xpulab.XPUCluster) -> None:
-    rows = np.random.default_rng(1).normal(size=(15_000, 40))
+@pytest.mark.parametrize("shape", [(15_000, 40), (200_000, 4)], ids=["by comparing", "in a tree"])
+def test_a_search_for_neighbours_says_at_which_query_it_is(cluster: xpulab.XPUCluster, shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(1).normal(size=shape)
     searched = NearestNeighbors(n_neighbors=20).fit(rows)
     _, lines, fractions = followed(lambda: searched.kneighbors(rows))
-    assert any(re.search(r"query [\d,]+ of 15,000", line) for line in lines)
+    assert any(re.search(rf"query [\d,]+ of {len(rows):,}", line) for line in lines)
     assert 0 < max(fractions) < 1
     report = cluster.last_report
     assert all(engine.seconds["host"] > 0 for engine in report.engines)
-
-
-def test_a_search_in_a_tree_says_at_which_query_it_is(cluster: xpulab.XPUCluster) -> None:
-    rows = np.random.default_rng(1).normal(size=(200_000, 4))
-    searched = NearestNeighbors(n_neighbors=5).fit(rows)
-    _, lines, fractions = followed(lambda: searched.kneighbors(rows))
-    assert any(re.search(r"query [\d,]+ of 200,000", line) for line in lines)
-    assert 0 < max(fractions) < 1
 
 
 def test_dbscan_says_how_many_groups_of_rows_it_has_counted(cluster: xpulab.XPUCluster) -> None:

@@ -140,6 +140,7 @@ def test_assistants_find_a_page_and_its_errors_exist() -> None:
     assert [page for page in linked if not (DOCS / page).is_file()] == []
     text = (DOCS / "assistants.md").read_text()
     named = set(re.findall(r"`(\w+(?:Error|Interrupted))`", text)) - {"ValueError", "TypeError", "NotFittedError"}
+    assert named
     assert named == {each for each in named if hasattr(xpulab.exceptions, each)}
     offered = {action for group in re.findall(r"`%xpu_cluster (\w+)", text) for action in group.split()}
     offered |= set(re.findall(r"`(\w+)`", next(line for line in text.splitlines() if "`%xpu_cluster start`" in line)))

@@ -407,6 +407,11 @@ def ranks_that_differ() -> None:
         both = [naive_bayes.GaussianNB(), preprocessing.StandardScaler().partial_fit(X[MINE])]
         call = both[1].transform if rank == last else functools.partial(both[0].fit, y=LABELS[MINE])
         refused(lambda: call(X[MINE]), ValueError, "GaussianNB.fit", f"the results of StandardScaler (rank {last})")
+        binned = preprocessing.KBinsDiscretizer(3, encode="ordinal", strategy="uniform").fit(X[MINE])
+        call = binned.inverse_transform if rank == last else cluster.KMeans(4).fit  # the first exchanges nothing
+        refused(
+            lambda: call(X[MINE] * 0), ValueError, "KMeans.fit", f"KBinsDiscretizer.inverse_transform (rank {last})"
+        )
         refused(lambda: cluster.KMeans(4).fit(X[MINE] if rank < last else [["a"]]), ValueError, f"rank {last} on")
         weights = WEIGHTS[MINE] if rank < last else None
         refused(lambda: cluster.KMeans(4).fit(X[MINE], sample_weight=weights), ValueError, "sample_weight")

@@ -20,7 +20,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["LABELS", "LIBMPI", "Alone", "checked_at_import", "load", "replaced", "require_together", "unlink_files"]
+__all__ = [
+    "LABELS",
+    "LIBMPI",
+    "Alone",
+    "checked_at_import",
+    "leave",
+    "load",
+    "replaced",
+    "require_together",
+    "unlink_files",
+]
 
 #: Variable with which mpi4py finds the library.
 LIBMPI = "MPI4PY_LIBMPI"
@@ -168,6 +178,13 @@ class _Checking(Loader):
         _tell_aborts(module)
 
 
+def leave(errorcode: int) -> NoReturn:
+    """End this process at once, as `Abort` does, with a status that is known as this rank's."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(errorcode)
+
+
 def _tell_aborts(MPI: Any) -> None:
     """Let `MPI.COMM_WORLD.Abort` leave by `os._exit`, which tells the status: launchers name another rank, or none."""
 
@@ -175,9 +192,7 @@ def _tell_aborts(MPI: Any) -> None:
         __module__ = MPI.__name__
 
         def Abort(self, errorcode: int = 0) -> NoReturn:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(errorcode)
+            leave(errorcode)
 
         def __reduce__(self) -> str:
             return "COMM_WORLD"

@@ -155,13 +155,14 @@ class ProgramRanks:
             with in_place_of_cluster(self):
                 try:
                     result = work()
+                    self._exchange_messages("done", None)  # may find that the others are in another call
+                    return result
                 except Exception as raised:
                     # The code of a cell has failed on another rank, or no other rank will come to exchange messages.
                     if isinstance(raised, PeerFailed | NeverAnsweredError):
                         raise
                     error = raised
                 self._exchange_messages("done", None, error)
-            return result
         except _Left as left:
             replies = left.args[0]
         finally:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -104,41 +101,6 @@ def test_edges_of_bins_and_the_bins_of_numbers(ask: Callable[..., Any], weighted
     _, encoded = ask("bins.find", rows, shape=(70, 8), edges=edges, compared="f8", first=first, n_encoded=8)
     np.testing.assert_array_equal(encoded.argmax(axis=1), places[:, 0])
     assert (encoded.sum(axis=1) == 2).all()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("strategy", ["uniform", "quantile", "linear", "hazen"])
-def test_edges_of_any_columns_and_warnings_are_those_of_scikit_learn(
-    ask: Callable[..., Any], strategy: str, dtype: Any
-) -> None:
-    """A constant column, few numbers, near ones, infinitely wide ones, and numbers of which NumPy finds the edges."""
-    largest = np.finfo(dtype).max
-    far = RNG.normal(size=70) * 1e-9 + (1 if dtype == np.float64 else 0)
-    rows = np.column_stack([np.ones(70), RNG.integers(0, 2, 70), far, X, RNG.normal(size=(70, 2))]).astype(dtype)
-    rows[0, -1], rows[1, -1] = largest, -largest
-    how = {"strategy": "uniform"} if strategy == "uniform" else {"strategy": "quantile"}
-    if "quantile_method" in sklearn.preprocessing.KBinsDiscretizer().get_params():
-        how["quantile_method"] = strategy if strategy in ("linear", "hazen") else "averaged_inverted_cdf"
-    found = ask("bins.edges", rows, chosen=None, n_bins=np.full(rows.shape[1], 5), how=how)
-    for column, (edges, said) in zip(rows.T, found["columns"], strict=True):
-        theirs = sklearn.preprocessing.KBinsDiscretizer(5, encode="ordinal", subsample=None, **how)
-        with warnings.catch_warnings(record=True) as expected:
-            warnings.simplefilter("always")
-            theirs.fit(column[:, None])
-        np.testing.assert_array_equal(edges, theirs.bin_edges_[0])
-        assert edges.dtype == theirs.bin_edges_[0].dtype
-        assert said == [(each.category, str(each.message)) for each in expected]
-
-
-@pytest.mark.skipif(
-    sklearn.preprocessing.KBinsDiscretizer().get_params().get("quantile_method") != "averaged_inverted_cdf",
-    reason="scikit-learn's default has changed in 1.9",
-)
-def test_an_engine_finds_the_usual_edges_without_scikit_learn(ask: Callable[..., Any]) -> None:
-    with mock.patch.dict(sys.modules, {"sklearn.preprocessing": None}):
-        for how in ({"strategy": "uniform"}, {"strategy": "quantile", "quantile_method": "averaged_inverted_cdf"}):
-            found = ask("bins.edges", RNG.normal(size=(70, 2)), chosen=None, n_bins=np.array([4, 4]), how=how)
-            assert [len(edges) for edges, _ in found["columns"]] == [5, 5]
 
 
 def test_bins_of_chosen_rows(ask: Callable[..., Any]) -> None:

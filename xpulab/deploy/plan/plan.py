@@ -427,9 +427,9 @@ def _warnings(probe: Probe, used: Sequence[Slot]) -> Iterator[str]:
 def _split(cores: Sequence[Sequence[int]], size: int) -> list[tuple[int, ...]]:
     """Split cores into disjoint sets of nearly equal size.
 
-    With fewer cores than engines, each engine gets one core, and engines share cores in turns: fits that iterate take
-    up to twice as long if each engine may use all cores, as they wait for each other. A physical core is divided only
-    if there are fewer physical cores than engines.
+    With fewer cores than engines, each engine gets one core, and engines share cores in turns: fits that iterate were
+    slower where each engine could use all cores, as they wait for each other. A physical core is divided only if there
+    are fewer physical cores than engines.
     """
     logical = [(cpu,) for core in cores for cpu in core]
     if not size:

@@ -1,4 +1,4 @@
-"""Bins of columns: an engine finds those of a column as scikit-learn does, and the hosts look numbers up."""
+"""Bins of columns: scikit-learn finds those of one column at a time on an engine, and the hosts look numbers up."""
 
 from __future__ import annotations
 
@@ -18,24 +18,6 @@ from xpulab.sharing.sources import Handle, SharedArray, Source, Target
 __all__: list[str] = []  # this module only registers tasks
 
 
-def _plain_edges(values: np.ndarray, n_bins: int, strategy: str, quantile_method: Any = None) -> np.ndarray | None:
-    """Return the edges that scikit-learn finds by NumPy alone, or None if it does more than that.
-
-    It may have to warn, to leave bins out, or to look for centres; releases before 1.9 have other defaults. Its first
-    import on an engine takes a second.
-    """
-    least, most = values.min(), values.max()
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not 0 < most - least < np.inf:  # also if a number is NaN or infinite
-            return None
-    if strategy == "uniform":
-        return np.linspace(least, most, n_bins + 1)
-    if strategy != "quantile" or quantile_method not in ("linear", "averaged_inverted_cdf"):
-        return None
-    edges = np.percentile(values, np.linspace(0, 100, n_bins + 1), method=quantile_method).astype(np.float64)
-    return edges if (np.diff(edges) > 1e-8).all() else None
-
-
 @task("bins.edges")
 def _edges(
     task: Task,
@@ -46,6 +28,8 @@ def _edges(
     how: dict[str, Any],
 ) -> BinEdges:
     """Return the edges of the bins of each column of the chosen rows, or of all rows, and scikit-learn's warnings."""
+    from sklearn.preprocessing import KBinsDiscretizer
+
     data = Data(task, source)
     mine = weights_of(task, weights, data.bounds)
     every = None if mine is None else np.concatenate(task.comm.allgather(mine))
@@ -53,10 +37,6 @@ def _edges(
         every = every[chosen]
 
     def found(column: int, values: np.ndarray) -> tuple[np.ndarray, list[tuple[type[Warning], str]]] | ValueError:
-        if every is None and (edges := _plain_edges(values, int(n_bins[column]), **how)) is not None:
-            return edges, []
-        from sklearn.preprocessing import KBinsDiscretizer
-
         plain = KBinsDiscretizer(n_bins=int(n_bins[column]), encode="ordinal", subsample=None, **how)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -26,6 +24,7 @@ from xpulab.engine.users_mpi.counted import Neighbours, loads_each, meet_in_grou
 from xpulab.engine.users_mpi.large_collectives import MEETING, meet_for, size_of
 from xpulab.engine.users_mpi.messages import NOTHING, Message, Prequest, Request, finish, packed
 from xpulab.engine.waiting import held, look, poll
+from xpulab.libraries.libmpi import leave
 
 if TYPE_CHECKING:
     from mpi4py.typing import Buffer, BufSpec
@@ -248,9 +247,7 @@ class Comm(MPI.Comm):
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """As mpi4py's, but known as the end of this rank: launchers name another one, or none."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(errorcode)
+        leave(errorcode)
 
     def Disconnect(self) -> None:
         """As mpi4py's."""

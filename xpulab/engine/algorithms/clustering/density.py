@@ -188,7 +188,7 @@ def clustered(
     for tree, some, offset in ((own, region.weights, 0), (halo, region.halo_weights, n)):
         listed &= count_near(
             own, tree, near, None if weights is None else some, enough, totals,
-            _looks(task, "counting neighbours: group", own.n_leaves * (offset > 0), groups), lists, offset,
+            _counting(task, own.n_leaves * (offset > 0), groups), lists, offset,
         )  # fmt: skip
     core = totals >= min_samples
     task.check()
@@ -209,12 +209,12 @@ def clustered(
     return region.index, best, core
 
 
-def _looks(task: Task, doing: str, before: int, steps: int) -> Callable[[int], None]:
-    """Return what looks whether to leave a pass, and shows how much of all passes is done, if so much was before."""
+def _counting(task: Task, before: int, groups: int) -> Callable[[int], None]:
+    """Return what looks whether to leave a pass, and shows how many groups of both are done, of which some before."""
 
     def look(done: int) -> None:
         task.leave_if_cancelled()
-        task.show(doing=doing, done=before + done, steps=steps)
+        task.show(doing="counting neighbours: group", done=before + done, steps=groups)
 
     return look
 
