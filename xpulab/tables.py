@@ -116,19 +116,19 @@ def refuse_rounded(column: Column, found: npt.NDArray[Any]) -> None:
 
 
 class ShardedColumn(ShardedArray):
-    """A handle for one column of a table, of shape (n_samples,), as estimators take it for `y`.
+    """A handle for one column of a table, or for whole numbers, of shape (n_samples,), as estimators take it for `y`.
 
     Attributes
     ----------
-    columns : list of str
-        Names of the columns.
+    columns : list of str or None
+        Names of the columns; None if they have none.
     dtypes : dict of str to str
         The type of each column in the table that was sent.
     categories : dict of str to numpy.ndarray
         The strings of each column that has strings, in ascending order.
     """
 
-    columns: list[str]
+    columns: list[str] | None
 
     def __init__(
         self,
@@ -142,7 +142,8 @@ class ShardedColumn(ShardedArray):
         nan: bool = False,
     ) -> None:
         self._described = list(columns)
-        super().__init__(cluster, shape, dtype, bounds, [str(each.name) for each in columns], name=name, nan=nan)
+        names = None if columns[0].name is None else [str(each.name) for each in columns]
+        super().__init__(cluster, shape, dtype, bounds, names, name=name, nan=nan)
 
     @property
     def described(self) -> list[Column]:
@@ -196,6 +197,8 @@ class ShardedColumn(ShardedArray):
 
     def __repr__(self) -> str:
         """Draw which rows and columns are on which engine, and their memory."""
+        if self.columns is None:
+            return super().__repr__()
         ranks, size = range(len(self.counts)), self.dtype.itemsize
         title = (
             f"{type(self).__name__} of {len(self):,} rows and {counted(len(self.columns), 'column')}: {self.dtype}, "
@@ -230,6 +233,7 @@ class ShardedTable(ShardedColumn):
         The strings of each column that has strings, in ascending order.
     """
 
+    columns: list[str]
     _internal = ShardedArray._internal | {"iloc", "loc"}
 
     def __getitem__(self, key: Any) -> Any:

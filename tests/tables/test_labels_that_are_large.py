@@ -1,8 +1,8 @@
-"""Whole numbers beyond 2**53 in tables and scans: features may be rounded, and labels are exact, or an error."""
+"""Whole numbers as labels, also beyond 2**53: features may be rounded, and labels are exact, or an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +126,34 @@ def test_labels_of_a_handle_are_not_rounded_to_the_float32_of_the_rows(on_pair: 
     model.fit(on_pair.scatter(X), on_pair.scatter(labels))
     np.testing.assert_array_equal(model.classes_, np.unique(labels))
     assert model.score(on_pair.scatter(X), labels) == 1
+
+
+def fits(model: Any, each: tuple[Any, ...], y: Any) -> Iterator[Any]:
+    return (model.fit(X, y) for X in each)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.int64, np.uint64, ">i8"], ids=str)
+def test_labels_of_a_handle_keep_the_dtype_of_the_array(on_pair: xpulab.XPUCluster, dtype: Any) -> None:
+    labels = (np.arange(N) % 2).astype(dtype)
+    X = np.stack([labels + 0.1 * RNG.normal(size=N), RNG.normal(size=N)], axis=1)
+    rows, y = on_pair.scatter(X), on_pair.scatter(labels, name="labels")
+    assert (y.dtype, y.columns, repr(y).partition("(")[0]) == (np.float64, None, "ShardedArray")
+    own = np.dtype(dtype).newbyteorder("=")
+    for given in (y, on_pair.handles()["labels"], y[np.arange(N)]):
+        for model in (*CLASSIFIERS, LabelEncoder()):
+            for fitted in [model.fit(given)] if isinstance(model, LabelEncoder) else fits(model, (rows, X), given):
+                assert (fitted.classes_.dtype, fitted.classes_.tolist()) == (own, [0, 1]), fitted
+        assert CLASSIFIERS[0].predict(X).dtype == own
+        assert TargetEncoder().fit(rows, given).classes_.dtype == own
+    left, right = train_test_split(y, random_state=0)
+    assert GaussianNB().fit(rows[: len(left)], left).classes_.dtype == own
+    assert metrics.accuracy_score(y, CLASSIFIERS[0].predict(X)) == CLASSIFIERS[0].score(rows, labels)
+    assert metrics.confusion_matrix(right, right).trace() == len(right)
+    on_pair.release(y)
+
+
+def test_labels_beyond_2_to_53_that_float64_has_exactly_are_labels(on_pair: xpulab.XPUCluster) -> None:
+    labels = 2**60 + 2**20 * (np.arange(N) % 2)
+    X = RNG.normal(size=(N, 2))
+    classes = GaussianNB().fit(X, on_pair.scatter(labels)).classes_
+    assert (classes.dtype, classes.tolist()) == (np.int64, np.unique(labels).tolist())

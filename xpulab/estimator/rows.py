@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
 from xpulab.checks import check_array, check_sample_weight, check_y, column_or_1d, place_named, validate_data
@@ -322,7 +322,13 @@ def gathered_targets(estimator: BaseEstimator, cluster: Ranks, X: Any, y: Any) -
         y = y.read()
     if isinstance(y, ShardedArray):
         y.source(cluster)
-        y = y.gather()
+        gathered = y.gather()
+        if is_classifier(estimator) and y.ndim == 1:
+            y.require_exact(gathered)
+            y = y.labels(gathered)
+        else:
+            y.require_numbers("y")
+            y = gathered
     with place_named(y):
         y = check_y(y, multi_output=True, estimator=estimator)
     check_consistent_length(np.empty((X.shape[0], 0)), y)

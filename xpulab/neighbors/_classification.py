@@ -197,7 +197,7 @@ class KNeighborsClassifier(ScoredHere, NeighborsProxy, sklearn.neighbors.KNeighb
             for number, values in enumerate(found["values"]):
                 y.require_exact(values, number)
                 check_classification_targets(np.repeat(values, 3))  # three of each, so that there are not too many
-            self._y, self.classes_ = y, found["values"] if self.outputs_2d_ else found["values"][0]
+            self._y, self.classes_ = y, found["values"] if self.outputs_2d_ else y.labels(found["values"][0])
             return
         check_classification_targets(y)
         pairs = [np.unique(column, return_inverse=True) for column in np.atleast_2d(y.T)]

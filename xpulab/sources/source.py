@@ -39,16 +39,19 @@ class Column:
         The dtype of its numbers or booleans; None for a column of other things.
     categories : tuple of str or None
         If the numbers stand for strings, these strings in ascending order: a number is the place of its string.
+    exact : bool
+        Whether it is known that float64 rounds none of the numbers.
     """
 
     name: str | None
     dtype: str
     numeric: np.dtype[Any] | None
     categories: tuple[str, ...] | None = field(default=None, compare=False)
+    exact: bool = field(default=False, compare=False)
 
     def may_be_rounded(self, numbers: npt.NDArray[Any]) -> bool:
         """Return whether some numbers of this column, as floats, may be rounded: whole numbers of more than 53 bits."""
-        wide = self.categories is None and self.numeric in (np.int64, np.uint64)
+        wide = not self.exact and self.categories is None and self.numeric in (np.int64, np.uint64)
         return wide and len(numbers) > 0 and bool(np.abs(numbers).max() >= 2.0**53)
 
 

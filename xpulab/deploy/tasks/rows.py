@@ -29,6 +29,7 @@ from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory, allow
 from xpulab.sharing.sources import Source, Target, bounds_by_stored, bounds_of
 from xpulab.sources.mapped import mapped
+from xpulab.sources.source import Column
 from xpulab.tables import coded, columns_of_frame, handle_of
 
 __all__ = ["RowsOnEngines"]
@@ -180,6 +181,8 @@ class RowsOnEngines:
         flat = (np.ndim(X) if scan is None else scan.ndim) == 1  # targets, with one number per row
         if flat and not isinstance(X, Scan):
             require_exact(X)
+            if columns is None and (given := np.asarray(X).dtype).kind in "biu":
+                columns = [Column(None, str(given), given.newbyteorder("="), exact=True)]  # classes keep their dtype
 
         def checked(look: bool = True) -> Any:
             if scan is not None and (isinstance(X, Scan) or any(each.categories for each in scan.described)):
