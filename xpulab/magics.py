@@ -38,9 +38,9 @@ from xpulab.deploy.remote.keys import make_keys
 from xpulab.deploy.status import ClusterStatus
 from xpulab.exceptions import ClusterError, NoClusterError, UsageError
 from xpulab.report import kept
-from xpulab.report.display import DISPLAYS
 from xpulab.report.profile import profiled
 from xpulab.report.rendering import Text, counted
+from xpulab.report.task import DISPLAYS
 from xpulab.widgets.board import board
 
 __all__ = ["XPUMagics", "load", "unload"]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import assert_same_fit
+from reports import require_report_of
 from sklearn.cluster import KMeans as Reference
 from sklearn.exceptions import NotFittedError
 from strikes import meetings, pressed_when, strike, wait_for_stop
@@ -87,6 +88,7 @@ def test_an_interrupted_fit_keeps_its_last_centres_and_the_next_is_right(current
     assert estimator.cluster_centers_.shape == (100, 14)
     assert np.isfinite(estimator.cluster_centers_).all()
     assert estimator.n_iter_ == len(estimator.report_.iterations) > 0
+    require_report_of(estimator)
     same = KMeans(100, init=X[:100], n_init=1, max_iter=estimator.n_iter_, tol=0).fit(X)
     np.testing.assert_allclose(estimator.cluster_centers_, same.cluster_centers_, rtol=1e-9)
     assert (estimator.labels_ == estimator.predict(X)).all()

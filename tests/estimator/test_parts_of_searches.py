@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -96,21 +98,92 @@ def test_each_fit_knows_its_part(pair: xpulab.XPUCluster, search: Callable[[], A
 
 
 @pytest.mark.cluster
-def test_the_table_of_a_searchs_calls_says_where_each_is(pair: xpulab.XPUCluster) -> None:
+def test_a_search_is_one_entry_with_its_best_score_and_the_time_of_each_estimator(pair: xpulab.XPUCluster) -> None:
     pair.activate()
-    model = make_pipeline(StandardScaler(), KMeans(n_init=1, random_state=0))
+    calls, model = Calls(), make_pipeline(StandardScaler(), KMeans(n_init=1, random_state=0))
     with profiled() as profile:
-        GridSearchCV(model, {"kmeans__n_clusters": [2, 3]}, cv=2).fit(X)
-    calls = Calls()
+        search = GridSearchCV(model, {"kmeans__n_clusters": [3, 2]}, cv=2).fit(X)
     for each in profile.reports:
         calls.add(each)
-    for text in (str(calls), Document(calls._repr_html_()).text):
-        assert "part" in text
-        assert text.count("candidate 2 of 2, fold 1 of 2") == 5  # two fits, two transformations, and the score
-    fits = [line for line in str(calls).splitlines() if "KMeans.fit" in line]
-    assert "candidate 1 of 2, fold 1 of 2" in fits[0]
-    assert REFIT in fits[-1]
-    assert len(fits) == 5
+    calls.end()
+    best = f"best mean score {search.best_score_:.6g} with kmeans__n_clusters=3"
+    assert re.match(rf"GridSearchCV\.fit: finished in .*, 23 calls, {best}\n", str(calls))
+    shown = Document(calls._repr_html_()).text
+    for title, n in {
+        "KMeans.fit": 5,
+        "KMeans.score": 4,
+        "StandardScaler.fit": 5,
+        "StandardScaler.transform": 9,
+    }.items():
+        assert re.search(rf"(?m)^  {title} +{n}  ", str(calls))
+        assert f"{title}{n}" in shown
+    assert f"report of the last fit: KMeans.fit, {REFIT}" in shown
+    again = pickle.loads(pickle.dumps(search))
+    assert again.best_estimator_[-1].report_.search is None
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        (GridSearchCV, {}),
+        (GridSearchCV, {"refit": False}),
+        (GridSearchCV, {"n_jobs": 2}),
+        (GridSearchCV, {"scoring": ["r2", "neg_max_error"], "refit": "r2"}),
+        (GridSearchCV, {"scoring": ["r2", "neg_max_error"], "refit": False}),
+        (HalvingGridSearchCV, {"min_resources": 20, "factor": 2}),
+    ],
+    ids=["search", "no refit", "threads", "several scores", "no best", "halving"],
+)
+def test_each_search_is_one_entry(pair: xpulab.XPUCluster, made: Any, given: dict[str, Any]) -> None:
+    pair.activate()
+    calls, search = Calls(), made(Ridge(), ALPHAS, cv=2, **given)
+    with parallel_config("threading"), profiled() as profile:
+        search.fit(X, Y)
+        search.fit(X, Y)
+        Ridge().fit(X, Y)
+    for each in profile.reports:
+        calls.add(each)
+    calls.end()
+    first, second, last = str(calls).splitlines()[2:]
+    for number, line in enumerate((first, second), 1):  # the second fit of the same object is another entry
+        assert line.startswith(f"  {number}  {made.__name__}.fit ")
+        assert line.endswith("finished")
+        if hasattr(search, "best_score_"):
+            assert f"mean score {search.best_score_:.6g} with alpha={search.best_params_['alpha']}" in line
+    assert last.startswith("  3  Ridge.fit")
+
+
+@pytest.mark.cluster
+def test_a_running_search_knows_the_best_of_the_candidates_so_far(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
+    seen = []
+
+    class Told(Ridge):  # in place of a view, which draws from time to time
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Told:
+            super().fit(X, y, sample_weight)
+            search = self.report_.search
+            seen.append((search.status, search.done, search.total, search.best and dict(search.best[1])))
+            return self
+
+    made = GridSearchCV(Told(), {"alpha": [10.0, 0.1, 1.0]}, cv=2).fit(X, Y)
+    best = [None, None, {"alpha": 10.0}, {"alpha": 10.0}, *[{"alpha": 0.1}] * 3]
+    assert seen == [("running", min(n, 6), 6, each) for n, each in enumerate(best)]
+    assert made.best_params_ == {"alpha": 0.1}
+
+
+@pytest.mark.cluster
+def test_a_cross_validation_is_one_entry(pair: xpulab.XPUCluster) -> None:
+    pair.activate()
+    calls = Calls()
+    with profiled() as profile:
+        scores = cross_val_score(Ridge(), X, Y, cv=3)
+    for each in profile.reports:
+        calls.add(each)
+    assert f", score {scores[:2].mean():.6g} of the first 2 folds" in str(calls).replace("mean score", "score")
+    assert str(calls).startswith("cross_val_score: running for ")
+    calls.end()
+    assert str(calls).startswith("cross_val_score: finished in ")
 
 
 @pytest.mark.cluster

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from exported import exported, numbers_of, rows_for, with_known
 from numpy.testing import assert_allclose
+from reports import require_report_of
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
@@ -100,6 +101,13 @@ def work(losable: xpulab.XPUCluster, kind: Any) -> Work:
 
 
 @every
+def test_a_report_shows_what_the_estimator_has(work: Work, kind: Any) -> None:
+    require_report_of(work.undisturbed)
+    if issubclass(kind, ResumableFit):
+        assert work.undisturbed.report_.reached is not None
+
+
+@every
 def test_stop_says_what_to_type_and_the_engines_go_on(
     losable: xpulab.XPUCluster, work: Work, kind: Any, tmp_path: Path
 ) -> None:
@@ -112,6 +120,7 @@ def test_stop_says_what_to_type_and_the_engines_go_on(
         assert "interrupted in iteration" in said
         assert "; to go on, type: import xpulab; model = xpulab.interrupted().resume()" in said
         assert estimator.report_.status == "interrupted"
+        require_report_of(estimator)
         assert xpulab.interrupted() is estimator
         with pytest.raises(NotFittedError, match=r"has the .* and not the rows; to go on from them, type"):
             pickle.loads(pickle.dumps(estimator)).resume()

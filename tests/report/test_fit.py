@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from reports import EVIL, engine, report
+from reports import EVIL, Document, engine, report
 
 from xpulab.report.fit import EngineReport, FitReport, Iteration
 
@@ -139,6 +139,29 @@ def test_inertia_is_that_of_the_run_that_is_kept() -> None:
     kept = report(n_init=2)
     kept.iterations = runs
     assert kept.objective == ("inertia", 3.0)
+    assert "iteration 2 of run 1 of 2, the best one, inertia 3" in str(kept)
+    assert kept.reached == runs[1]
+    kept.status = "interrupted"
+    assert kept.reached == runs[3]
+
+
+def test_a_finished_report_shows_the_result_and_the_run_that_the_estimator_has() -> None:
+    kept = report(runs=2, final={"inertia": 2.5}, chosen_run=1)
+    assert (kept.metric, kept.objective, kept.best_run) == ("inertia", ("inertia", 2.5), 1)
+    assert "iteration 3 of run 1 of 2, the best one, inertia 2.5" in str(kept)
+    facts = Document(kept._repr_html_()).text
+    assert "best run1 of 2" in facts
+    assert "inertia2.5" in facts
+    assert FitReport.from_dict(kept.to_dict()) == kept
+    resumed = report(runs=2, chosen_run=1)  # in an earlier call
+    resumed.iterations = [Iteration(3, {"inertia": 5.0}, init=2)]
+    assert "iteration 3 of run 2 of 2, inertia" in str(resumed)
+
+
+def test_a_curve_on_a_logarithmic_scale_says_where_the_metric_is_zero() -> None:
+    ended = report(iterations=3)
+    ended.iterations.append(Iteration(4, {"inertia": 1.0, "center_shift": 0.0}))
+    assert "on a logarithmic scale, and 0 in iteration 4" in ended._repr_html_()
 
 
 def test_the_time_left_assumes_that_no_run_converges_early() -> None:

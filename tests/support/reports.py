@@ -5,7 +5,10 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
+
 from xpulab.report.fit import EngineReport, FitReport, Iteration
+from xpulab.report.rendering import format_number
 
 EVIL = "<script>alert('x')</script>\x1b[2J"
 _VOID = {"meta", "img", "br", "hr", "input"}
@@ -50,6 +53,21 @@ def report(engines: int = 2, runs: int = 1, iterations: int = 3, **changes: Any)
         "notes": ["2 engines share the cores 0-1"],
     }
     return FitReport(**{**values, **changes})
+
+
+def require_report_of(estimator: Any) -> None:
+    """Check that the report of the last fit shows the iterations and the result that the estimator has."""
+    shown: FitReport | None = getattr(estimator, "report_", None)  # none if the fit asks no engine
+    if shown is None or (reached := shown.reached) is None:
+        return
+    steps = getattr(estimator, "n_steps_", getattr(estimator, "n_iter_", reached.number))
+    assert reached.number == np.max(steps), shown
+    assert shown.objective
+    name, value = shown.objective
+    assert value == getattr(estimator, f"{name}_", value), shown
+    assert f"iteration {reached.number}" in str(shown)
+    assert f"{name.replace('_', ' ')} {format_number(value)}" in str(shown)
+    assert f"<dd>{format_number(value)}</dd>" in shown._repr_html_()
 
 
 class Document(HTMLParser):

@@ -16,6 +16,7 @@ from waiting import until
 from xpulab import widgets
 from xpulab.report import progress
 from xpulab.report.progress import TaskReport
+from xpulab.report.searches import Search
 from xpulab.report.terminal import TextView
 from xpulab.widgets import NotebookViews, TerminalViews
 
@@ -255,6 +256,26 @@ def test_a_terminal_gets_one_report_a_cell_and_a_line_for_each_further_call(
     line = "KMeans.fit: finished in {} s, 1,000 × 14 float32 on 2 engines, 3 iterations, inertia 332.333\n"
     assert capsys.readouterr().err == f"{first}\n{line.format(5)}{line.format(4)}"
     views.close()
+
+
+def test_the_calls_of_a_search_are_one_entry_in_a_notebook_and_one_text_in_a_terminal(
+    shell: Any, views: NotebookViews, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = TerminalViews(shell)
+    for made in (views, terminal):
+        search = Search("GridSearchCV.fit")
+        for number in range(40):
+            search.reach(number, 40, number, 1, {"k": number}, number / 40)
+            call = report(method="fit" if number % 2 else "score", seconds=0.25)
+            call.search = search
+            called(made, call)
+    assert capsys.readouterr().err == ""
+    html = of_cell(shell)
+    assert "GridSearchCV.fit" in Document(html).text
+    said = capsys.readouterr().err
+    assert said.startswith("GridSearchCV.fit: finished in ")
+    assert len(said.splitlines()) == 4  # the two kinds of calls below their header
+    terminal.close()
 
 
 def test_a_terminal_line_is_rewritten_in_place_within_its_width(environment: Callable[..., None]) -> None:

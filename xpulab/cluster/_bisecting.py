@@ -204,7 +204,7 @@ class BisectingKMeans(CentersProxy, sklearn.cluster.BisectingKMeans):
             centers = centers + self._X_mean
         self.cluster_centers_ = centers
         self._n_features_out = len(centers)
-        self.inertia_ = float(result["inertia"])
+        self.inertia_ = float(result["final"]["inertia"])
         if self.verbose:
             for _, found, _ in result["splits"]:
                 print(f"New centroids from bisection: {found}")

@@ -338,7 +338,7 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
                 stacklevel=4,
             )
         checked.random.set_state(answer["random"])
-        self._set(answer["centers"], answer["inertia"], answer["n_iter"])
+        self._set(answer["centers"], answer["final"]["inertia"], answer["n_iter"])
         self.labels_ = labels
 
     def _set(self, centers: np.ndarray, inertia: float, n_iter: int) -> None:

@@ -355,7 +355,7 @@ class MiniBatchKMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.MiniBa
             print(line)
         self._set(checked, answer["state"], answer["centers"])
         if checked.compute_labels:
-            self.labels_, self.inertia_ = labels, answer["inertia"]
+            self.labels_, self.inertia_ = labels, answer["final"]["inertia"]
             return
         with contextlib.suppress(AttributeError):
             del self.labels_

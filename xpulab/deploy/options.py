@@ -23,7 +23,7 @@ from xpulab.deploy.mpi.command import DEFAULT, NAMES, split
 from xpulab.deploy.network.ports import ports
 from xpulab.exceptions import UsageError
 from xpulab.names import naming_arguments
-from xpulab.report.display import DISPLAYS, Display
+from xpulab.report.task import DISPLAYS, Display
 
 __all__ = ["OPTIONS", "PLACES", "Attribute", "Option", "StartOptions", "count", "in_groups", "taking", "variable"]
 

@@ -12,8 +12,8 @@ from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineLostError
-from xpulab.report.display import Display
 from xpulab.report.fit import FitReport
+from xpulab.report.task import Display
 from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import Target

@@ -43,7 +43,7 @@ __all__ = ["ArrivedRows", "Engine", "Task", "never_answered", "this_engine", "wa
 _IDLE = 1.0  # seconds without a task after which an engine does other work
 
 #: Keys of a task's result that its report shows. Other parts of the result may be large, and are not kept.
-FIGURES = ("rows", "launch_shape", "tuning", "history", "metrics", "converged", "reading", "notes")
+FIGURES = ("rows", "launch_shape", "tuning", "history", "metrics", "final", "run", "converged", "reading", "notes")
 
 #: Functions that an idle engine runs before the first task; see `warms_up`.
 _WARM_UPS: list[Callable[[Engine], None]] = []

@@ -118,6 +118,7 @@ class Call:
         self._reached = reached
         self._told_run = 0
         self._recovers = False
+        part, search = search_progress()
         self.report = FitReport(
             estimator=estimator.name if isinstance(estimator, Functions) else type(estimator).__name__,
             method=method,
@@ -129,10 +130,10 @@ class Call:
             versions=_versions(ranks),
             notes=list(ranks.warnings),
             engines=_engine_reports(ranks),
-            part=search_progress(),
+            part=part,
         )
-
         self.report.display = ranks.display
+        self.report.search = search
 
     def __enter__(self) -> Call:
         self._context = self._opened()
@@ -279,6 +280,12 @@ class Call:
             payload["checkpoint"] = checkpoint.path
             try:
                 return self._send(task, sender, checkpoint, payload)
+            except CallInterrupted as interrupt:
+                found = {} if interrupt.answer is None else interrupt.answer.results[0]
+                state = found.get("state", checkpoint.read())
+                if state is not None and "converged" not in found:  # what came after it, the estimator does not have
+                    self.report.iterations = _iterations_before(self.report, state)
+                raise
             finally:
                 self.kept = checkpoint.read()
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
+
+from xpulab.report.rendering import summaries
+from xpulab.report.searches import Search
 
 __all__ = ["part_of", "search_progress"]
 
@@ -17,22 +23,41 @@ _LOOPS: dict[str, tuple[str, Callable[[Mapping[str, Any]], int]]] = {
     "validation_curve": ("fit", lambda names: names["cv"].get_n_splits() * len(names["param_range"])),
 }
 _SEARCH = ("fit", "sklearn.model_selection._search")  # function and module of all searches
-_NAMES = frozenset(["_fit_and_score", "fit", *_LOOPS])
+_RESULTS = ("_get_sequential_output", "joblib.parallel")  # has the result of the latest fit
+_NAMES = frozenset(["_fit_and_score", "fit", "cross_val_score", _RESULTS[0], *_LOOPS])
+
+#: The searches that run or ran, by joblib's object that each of them makes for its fits.
+_found: weakref.WeakKeyDictionary[Any, Search] = weakref.WeakKeyDictionary()
 
 
-def search_progress() -> str:
-    """Return how far the search is that makes this call: ``"candidate 3 of 12, fold 2 of 5"``; "" if none does.
+def search_progress() -> tuple[str, Search | None]:
+    """Return how far the search is that makes this call, and the search; "" and None if none does.
 
-    The fit of all rows at the end of a search is the ``"refit of the best candidate"``. Of nested searches, the
-    outermost one comes first. The stack is read up to the cell or the script: outside of a search, this takes two to
-    six microseconds.
+    The first is such as ``"candidate 3 of 12, fold 2 of 5"``. The fit of all rows at the end of a search is the
+    ``"refit of the best candidate"``. Of nested searches, the outermost one comes first, and is the search. The stack
+    is read up to the cell or the script: outside of a search, this takes two to six microseconds.
     """
-    parts, frame = [], sys._getframe().f_back
+    frames = _frames_of(sys._getframe().f_back)
+    parts = [part for frame in frames if (part := part_of(frame))]
+    if not parts:
+        return "", None
+    return "; ".join(reversed(parts)), _search_of(frames) or _search_of([*frames, *_frames_of_main_thread()])
+
+
+def _frames_of(frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of searches on a stack, the innermost first."""
+    found = []
     while frame is not None and (name := frame.f_code.co_name) != "<module>":
-        if name in _NAMES and (part := part_of(frame)):
-            parts.append(part)
+        if name in _NAMES and frame.f_globals.get("__name__", "").startswith(("sklearn.", "joblib.")):
+            found.append(frame)
         frame = frame.f_back
-    return "; ".join(reversed(parts))
+    return found
+
+
+def _frames_of_main_thread() -> list[FrameType]:
+    """Return the frames of searches in the main thread, which waits for the threads of joblib in which its fits run."""
+    main = threading.main_thread().ident
+    return [] if main in (None, threading.get_ident()) else _frames_of(sys._current_frames().get(main or 0))
 
 
 def part_of(frame: FrameType) -> str:
@@ -46,9 +71,76 @@ def part_of(frame: FrameType) -> str:
     if name == "_fit_and_score":
         parts = {"candidate": names.get("candidate_progress"), "fold": names.get("split_progress")}
         return ", ".join(f"{what} {at[0] + 1:,} of {at[1]:,}" for what, at in parts.items() if at is not None)
-    what, number = _LOOPS[name]
+    if name not in _LOOPS:
+        return ""
+    at, total = _place_in_loop(frame)
+    what = _LOOPS[name][0]
+    return (f"{what} {at:,} of {total:,}" if total else f"{what} {at:,}") if at else ""
+
+
+def _place_in_loop(frame: FrameType) -> tuple[int, int]:
+    """Return the number of the fit of a loop, counted from 1, and of all; 0 if they are not known."""
+    names = frame.f_locals
     at = getattr(names.get("parallel"), "n_dispatched_tasks", 0)  # joblib's, which fits one after the other
     try:
-        return f"{what} {at:,} of {number(names):,}" if at else ""
+        return at, _LOOPS[frame.f_code.co_name][1](names)
     except Exception:  # some splitters need the rows to say how many folds there are
-        return f"{what} {at:,}"
+        return at, 0
+
+
+def _search_of(frames: list[FrameType]) -> Search | None:
+    """Return the outermost search of these frames, after it has been told where it is."""
+    owners = [frame for frame in frames if frame.f_locals.get("parallel") is not None and _is_loop(frame)]
+    if not owners:
+        return None
+    owner = owners[-1]
+    names, name = owner.f_locals, owner.f_code.co_name
+    search = _found.get(names["parallel"])
+    if search is None:
+        called = f"{type(names['self']).__name__}.fit" if name == "fit" else name
+        outer = frames[-1].f_code.co_name
+        search = _found[names["parallel"]] = Search(outer if outer == "cross_val_score" else called)
+    _tell(search, owner, frames[: frames.index(owner)])
+    return search
+
+
+def _is_loop(frame: FrameType) -> bool:
+    name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
+    return (name, module) == _SEARCH or (name in _LOOPS and module.startswith("sklearn."))
+
+
+def _tell(search: Search, owner: FrameType, inner: list[FrameType]) -> None:
+    """Tell a search which of its fits runs, and the score of the one before it."""
+    names = owner.f_locals
+    if owner.f_code.co_name == "fit":
+        search.ask_best = functools.partial(_best_of, weakref.ref(names["self"]))
+    if "refit_start_time" in names:
+        search.best = search.ask_best()
+        search.reach(search.total, search.total)
+        return
+    results = [frame for frame in inner if (frame.f_code.co_name, frame.f_globals["__name__"]) == _RESULTS]
+    score = _score_in(results[-1].f_locals.get("res"), names) if results else None
+    if owner.f_code.co_name != "fit":
+        at, total = _place_in_loop(owner)
+        search.reach(max(at - 1, 0), total, score=score)
+        return
+    fits = [frame.f_locals for frame in inner if frame.f_code.co_name == "_fit_and_score"]
+    if fits and fits[-1].get("candidate_progress") and fits[-1].get("split_progress"):
+        (candidate, candidates), (fold, folds) = fits[-1]["candidate_progress"], fits[-1]["split_progress"]
+        given = summaries(fits[-1].get("parameters") or {})
+        search.reach(candidate * folds + fold, candidates * folds, candidate, folds, given, score)
+
+
+def _best_of(search: Callable[[], Any]) -> tuple[float, Mapping[str, Any]] | None:
+    """Return the best score and parameters of scikit-learn's search, if it still exists and has them."""
+    found = vars(search() or object)
+    return (float(found["best_score_"]), summaries(found["best_params_"])) if "best_score_" in found else None
+
+
+def _score_in(result: Any, names: Mapping[str, Any]) -> float | None:
+    """Return the score of a fit of which scikit-learn has this result; None if it has several, or none."""
+    scores = result.get("test_scores") if isinstance(result, dict) else None
+    if isinstance(scores, dict):
+        chosen = next(iter(scores)) if len(scores) == 1 else getattr(names.get("self"), "refit", None)
+        scores = scores.get(chosen) if isinstance(chosen, str) else None
+    return float(scores) if isinstance(scores, int | float) else None

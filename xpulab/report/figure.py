@@ -86,7 +86,7 @@ def _new_axes(engines: int) -> tuple[Axes, Axes]:
 def _draw_objective(report: FitRecord, axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    name = report.objective[0] if report.objective is not None else ""
+    name = report.metric
     for run in range(1, report.runs + 1):
         points = [(i.number, i.metrics[name]) for i in report.iterations if i.init == run and name in i.metrics]
         if points:

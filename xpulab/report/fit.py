@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from xpulab.names import Listed
 from xpulab.report.html import comparison_html, fit_html, page_html
-from xpulab.report.record import PHASES, EngineReport, FitRecord, Iteration, Pair, Status, Timed
+from xpulab.report.record import PHASES, EngineReport, FitRecord, Iteration, Pair
 from xpulab.report.rendering import Displayed, written
+from xpulab.report.task import Status, Timed
 from xpulab.report.text import comparison_text, fit_line, fit_text
 
 if TYPE_CHECKING:
@@ -70,13 +71,18 @@ class FitReport(FitRecord, Displayed, Listed):
     part : str
         Where the call is in a search or a cross-validation of scikit-learn's, such as
         ``"candidate 3 of 12, fold 2 of 5"``; empty outside of these.
+    final : dict of str to float
+        What a fit that has ended gives the estimator, such as ``inertia``: k-means moves the centres once more after it
+        has computed the metric of its last iteration. Empty if the last metric is the estimator's.
+    chosen_run : int
+        Number of the run whose result the estimator has, counted from 1; 0 if the algorithm does not say.
 
     See Also
     --------
     Comparison : Two reports side by side.
     """
 
-    _internal = frozenset({"display", "finish", "lasting", "replaced", "span", "step"})
+    _internal = frozenset({"display", "finish", "lasting", "reached", "replaced", "span", "step"})
 
     def line(self) -> str:
         """Return the progress of a running call, on one line."""

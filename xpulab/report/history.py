@@ -9,7 +9,7 @@ from collections import deque
 from datetime import datetime
 
 from xpulab.names import Listed
-from xpulab.report.calls import differing, pairs
+from xpulab.report.calls import differing
 from xpulab.report.record import FitRecord
 from xpulab.report.rendering import (
     Displayed,
@@ -20,6 +20,7 @@ from xpulab.report.rendering import (
     format_count,
     format_number,
     format_seconds,
+    pairs,
     plain,
     table_csv,
     table_html,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from xpulab.report.conclusion import conclusion, slowest_engine, split
 from xpulab.report.curves import curve_of_runs
 from xpulab.report.figure import COLOURS
-from xpulab.report.record import EngineReport, FitRecord, Pair, TaskRecord, Timed
+from xpulab.report.record import EngineReport, FitRecord, Pair
 from xpulab.report.rendering import (
     Html,
     as_of,
@@ -25,16 +26,20 @@ from xpulab.report.rendering import (
     style,
     table_html,
 )
+from xpulab.report.task import Status, TaskRecord
 from xpulab.report.text import NAMES, comparison_names, comparison_table, time_unit, worded
 
 __all__ = [
     "SHAPE",
     "as_of_html",
+    "bar",
     "comparison_html",
     "css",
     "document",
+    "facts_html",
     "fit_html",
     "fit_parts",
+    "head",
     "message_html",
     "page_html",
     "phases_bar",
@@ -76,7 +81,7 @@ def fit_html(report: FitRecord) -> Html:
 
 def fit_parts(report: FitRecord) -> list[str]:
     """Return the pieces of HTML of a report, for a block whose style is that of `css`."""
-    parts = [_head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
+    parts = [head(report.title, report.status, f"{report.scale} · {format_seconds(report.elapsed)}")]
     parts += [progress_html(report), message_html(report.part), _facts(report), message_html(report.message)]
     if report.engines:
         parts.append(_engines_table(report.engines, report.phases))
@@ -90,9 +95,9 @@ def fit_parts(report: FitRecord) -> list[str]:
 
 def task_html(task: TaskRecord) -> Html:
     """Show a task on two lines while it runs, and on one line after it has ended."""
-    parts = [_head(task.title, task.status, format_seconds(task.elapsed))]
+    parts = [head(task.title, task.status, format_seconds(task.elapsed))]
     if task.status == "running":
-        parts.append(_progress(task.done / max(1, task.total), "steps done"))
+        parts.append(bar(task.done / max(1, task.total), "steps done"))
     return block(task.title, [*parts, message_html(task.message), as_of_html(task)], css())
 
 
@@ -138,7 +143,8 @@ def css() -> str:
     return style("report") + _PHASES
 
 
-def _head(title: str, status: str, rest: str) -> str:
+def head(title: str, status: str, rest: str) -> str:
+    """Return the first line of a block: a call, how it is, and the rest."""
     return (
         f'<div class="xpu-head"><span class="xpu-title">{escape(title)}</span> '
         f'<span class="xpu-status"><span aria-hidden="true">{_MARKS[status]}</span> {escape(status)}</span> '
@@ -149,10 +155,10 @@ def _head(title: str, status: str, rest: str) -> str:
 def progress_html(report: FitRecord) -> str:
     """Return the bar of a running call; nothing if it has ended, or if it is unknown how much of it is done."""
     fraction = report.fraction if report.status == "running" else None
-    return "" if fraction is None else _progress(fraction, "iterations done" if report.iterations else "steps done")
+    return "" if fraction is None else bar(fraction, "iterations done" if report.iterations else "steps done")
 
 
-def _progress(fraction: float, label: str) -> str:
+def bar(fraction: float, label: str) -> str:
     """Return a bar, filled to the fraction. Browsers draw their own element for this grey in some themes."""
     return (
         f'<div class="xpu-progress" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" aria-valuemax="1"'
@@ -165,7 +171,19 @@ def message_html(text: str) -> str:
     return f'<div class="xpu-note">{escape(text)}</div>' if text else ""
 
 
-def as_of_html(*tasks: Timed) -> str:
+class Ends(Protocol):
+    """What is shown while it runs, and after its end."""
+
+    @property
+    def status(self) -> Status:
+        """How it is."""
+
+    @property
+    def later(self) -> str:
+        """How to see the present state."""
+
+
+def as_of_html(*tasks: Ends) -> str:
     """Return the time of the latest update if some of these tasks still run; nothing if all have ended."""
     running = [task for task in tasks if task.status == "running"]
     return f'<div class="xpu-dim xpu-as-of">{escape(as_of(running[0].later))}</div>' if running else ""
@@ -173,11 +191,11 @@ def as_of_html(*tasks: Timed) -> str:
 
 def _facts(report: FitRecord) -> str:
     facts: dict[str, str] = {}
-    if report.iterations:
-        last = report.iterations[-1]
+    if (last := report.reached) is not None:
         most = report.parameters.get("max_iter")
         if report.runs > 1:
-            facts["run"] = f"{last.init} of {report.runs}"
+            best = report.finished and last.init == report.best_run
+            facts["best run" if best else "run"] = f"{last.init} of {report.runs}"
         facts["iteration"] = f"{last.number} of at most {most}" if most else f"{last.number}"
         if report.objective is not None:
             facts[worded(report.objective[0])] = format_number(report.objective[1])
@@ -186,6 +204,11 @@ def _facts(report: FitRecord) -> str:
         facts["time left"] = report.remaining
     if slowest := slowest_engine(report):
         facts["slowest"] = slowest
+    return facts_html(facts)
+
+
+def facts_html(facts: Mapping[str, str]) -> str:
+    """Return names and values on a line; nothing without any."""
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     return f"<dl>{items}</dl>" if items else ""
 
@@ -241,6 +264,8 @@ def _curves(report: FitRecord) -> str:
         # The metric falls by orders of magnitude. Some fits end at 0, which a logarithmic scale cannot show.
         logarithms = [(i.init, i.number, math.log10(i.metrics[name])) for i in seen if i.metrics.get(name, 0) > 0]
         title = f"{worded(name).capitalize()} by iteration, on a logarithmic scale"
+        ends = [i for i in seen if i.init == best and i.metrics.get(name) == 0]
+        title += f", and 0 in iteration {ends[-1].number}" if ends else ""
         curves += curve_of_runs(title, logarithms, best, lambda v, n: format_number(10**v, n if n > 6 else 3))
     return f'<div class="xpu-curves">{curves}</div>' if curves else ""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xpulab.report.calls import differing, pairs
+from xpulab.report.calls import differing
 from xpulab.report.curves import by_iteration, digits_of, line
 from xpulab.report.html import css, phases_bar
 from xpulab.report.record import FitRecord
-from xpulab.report.rendering import Html, block, escape, format_number, format_seconds, plain, table_html
+from xpulab.report.rendering import Html, block, escape, format_number, format_seconds, pairs, plain, table_html
 from xpulab.report.text import worded
 
 __all__ = ["LINES", "overlay_html"]

@@ -24,10 +24,9 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from xpulab.exceptions import XpulabWarning
-from xpulab.report.display import Display
 from xpulab.report.html import task_html
-from xpulab.report.record import Status, TaskRecord
 from xpulab.report.rendering import Displayed, as_of, plain
+from xpulab.report.task import Display, Status, TaskRecord
 from xpulab.report.terminal import LineView, of_a_script
 
 __all__ = ["ProgressHandle", "Report", "TaskReport", "View", "open", "subscribe"]

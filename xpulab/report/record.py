@@ -11,11 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from xpulab.report.display import Display
-from xpulab.report.parameters import summaries
-from xpulab.report.rendering import counted, format_count, format_number, format_seconds, plain
+from xpulab.report.rendering import counted, format_count, format_number, format_seconds, plain, summaries
+from xpulab.report.task import Status, Timed
 from xpulab.sharing.board import PASSES, PHASES
 
 __all__ = [
@@ -26,9 +25,6 @@ __all__ = [
     "FitRecord",
     "Iteration",
     "Pair",
-    "Status",
-    "TaskRecord",
-    "Timed",
 ]
 
 #: Phases of an engine's own work. The other phases also depend on the other engines.
@@ -36,8 +32,6 @@ WORK = ("transfer", "compile", "kernel", "host")
 #: How the message of a call begins while it waits until another one has ended.
 WAITING = "waiting for "
 
-#: A call that is "not converged" has finished, too: it ended at ``max_iter``.
-Status = Literal["running", "finished", "not converged", "interrupted", "failed"]
 Self = TypeVar("Self", bound="FitRecord")
 
 
@@ -146,48 +140,6 @@ class Iteration:
     init: int = 1
 
 
-class Timed:
-    """The status and the clock that calls of estimators and other tasks have in common."""
-
-    status: Status
-    message: str
-    seconds: float
-    #: How views show the report. `to_dict` does not include it.
-    display: Display = "full"
-    _clock: float | None
-
-    #: The command that shows the present state. A view that no longer changes displays it.
-    later = "for now, type: %xpu_cluster status"
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start while the task runs, and `seconds` after its end."""
-        if self.status != "running" or self._clock is None:
-            return self.seconds
-        return time.perf_counter() - self._clock
-
-    @property
-    def finished(self) -> bool:
-        """Whether the task has done what was asked, to its end."""
-        return self.status in ("finished", "not converged")
-
-    def finish(self, status: Status = "finished", message: str = "") -> None:
-        """Stop the clock, and set the status and the message.
-
-        Parameters
-        ----------
-        status : {"finished", "interrupted", "failed"}
-            How the task ended.
-        message : str
-            Why the task was interrupted or failed.
-        """
-        self.seconds = self.elapsed
-        self.status, self.message = self._seen_as(status), message
-
-    def _seen_as(self, status: Status) -> Status:
-        return status
-
-
 _PLAIN = frozenset([str, int, float, bool, type(None)])
 
 
@@ -242,6 +194,8 @@ class FitRecord(Timed):
     restart: float = 0.0
     converged: bool | None = None
     part: str = ""
+    final: dict[str, float] = field(default_factory=dict)
+    chosen_run: int = 0
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
     _steps: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, compare=False)
 
@@ -291,13 +245,31 @@ class FitRecord(Timed):
         return f"{self.estimator}.{self.method}"
 
     @property
+    def metric(self) -> str:
+        """Name of the first metric of the iterations; empty if there is none."""
+        return "" if (best := self._best) is None else best[1]
+
+    @property
     def objective(self) -> tuple[str, float] | None:
-        """Name and value of the first metric at the end of the best run; None if there are no metrics."""
+        """Name and value of what the fit improves: the estimator's own value, or the first metric of the best run."""
+        if self.final:
+            return next(iter(self.final.items()))
         return None if (best := self._best) is None else best[1:]
+
+    @property
+    def reached(self) -> Iteration | None:
+        """The iteration of which views show the numbers: the latest one, or the last one of the best run at the end."""
+        seen = tuple(self.iterations)
+        if not self.finished:
+            return seen[-1] if seen else None
+        best = self.best_run
+        return next((i for i in reversed(seen) if i.init == best), seen[-1] if seen else None)
 
     @property
     def best_run(self) -> int:
         """Number of the run whose result the estimator keeps; 0 if there are no metrics."""
+        if self.chosen_run:
+            return self.chosen_run
         return 0 if (best := self._best) is None else best[0]
 
     @property
@@ -450,51 +422,3 @@ class Pair:
 
     first: FitRecord
     second: FitRecord
-
-
-@dataclass(repr=False)
-class TaskRecord(Timed):
-    """A task other than a call of an estimator, such as the start of a cluster.
-
-    Parameters
-    ----------
-    title : str
-        Name of the task, such as ``"start 4 engines"``.
-    total : int
-        Number of steps.
-    done : int
-        Number of steps done.
-    message : str
-        While the task runs, its present step, such as ``"waiting for engine 2 of 4"``. At the end, why it failed.
-    status : {"running", "finished", "interrupted", "failed"}
-        State of the task.
-    seconds : float
-        Wall time of the whole task, after its end.
-    """
-
-    title: str
-    total: int = 1
-    done: int = 0
-    message: str = ""
-    status: Status = "running"
-    seconds: float = 0.0
-    _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
-
-    #: A task too quick for a live view leaves nothing behind.
-    lasting = False
-
-    @property
-    def headline(self) -> str:
-        """Title, status and seconds of the task, on one line."""
-        joint = "in" if self.status == "finished" else "after"
-        return f"{plain(self.title)}: {self.status} {joint} {format_seconds(self.seconds)}"
-
-    @property
-    def summary(self) -> str:
-        """How the task ended, on one line."""
-        return "; ".join([self.headline, *map(plain, self.message.splitlines()[:1])])
-
-    def line(self) -> str:
-        """Return the progress of the task, on one line."""
-        steps = f"{self.done}/{self.total}" if self.total > 1 else ""
-        return "  ".join(map(plain, filter(None, [self.title, steps, self.message, format_seconds(self.elapsed)])))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["LineView", "LogView", "TextView", "of_a_script"]
+__all__ = ["LineView", "LogView", "SearchView", "TextView", "of_a_script"]
 
 _LOG = logging.getLogger("xpulab")
 
@@ -49,6 +49,33 @@ class TextView:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+class SearchView(TextView):
+    """The line of a search of scikit-learn's, which its calls share; `end` replaces it by how the search has ended.
+
+    Parameters
+    ----------
+    search : xpulab.report.searches.Search
+    """
+
+    def __init__(self, search: Any) -> None:
+        super().__init__()
+        self._search = search
+
+    def update(self, report: Any) -> None:
+        """Write the progress over the line."""
+        self._search.add(report)
+        super().update(self._search)
+
+    def close(self, report: Any) -> None:
+        """Note that a call of the search has ended."""
+        (self._search.add if report.lasting else self._search.count)(report)
+
+    def end(self) -> None:
+        """Replace the line by the final text."""
+        self._search.end()
+        super().close(self._search)
 
 
 class LineView(TextView):

@@ -41,10 +41,10 @@ def fit_text(report: FitRecord) -> str:
     lines = [report.headline]
     lines += [f"  {plain(report.part)}"] if report.part else []
     lines += [f"  {plain(line)}" for line in report.message.splitlines()]
-    if report.iterations:
-        last = report.iterations[-1]
-        runs = f" of run {last.init} of {report.runs}" if report.runs > 1 else ""
-        lines += [f"  iteration {last.number}{runs}" + _objective(report, ", {} {}")]
+    if (reached := report.reached) is not None:
+        best = ", the best one" if report.finished and reached.init == report.best_run else ""
+        runs = f" of run {reached.init} of {report.runs}{best}" if report.runs > 1 else ""
+        lines += [f"  iteration {reached.number}{runs}" + _objective(report, ", {} {}")]
     if report.engines:
         unit, factor = time_unit(report.engines)
         phases = report.phases

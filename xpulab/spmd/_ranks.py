@@ -36,9 +36,9 @@ from xpulab.engine.engine import Engine, this_engine
 from xpulab.engine.users_mpi.interruptible import WORLD
 from xpulab.engine.waiting import hear
 from xpulab.exceptions import ClusterError, EngineLostError, NeverAnsweredError, XpulabWarning, error_fields
-from xpulab.report.display import Display
 from xpulab.report.fit import FitReport
 from xpulab.report.rendering import counted
+from xpulab.report.task import Display
 from xpulab.sharing.answers import Reply
 from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.memory import BlockPool, SharedBlock

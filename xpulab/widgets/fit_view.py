@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xpulab.report import kept
 from xpulab.report.calls import Calls
 from xpulab.report.record import FitRecord
-from xpulab.report.terminal import TextView
+from xpulab.report.terminal import SearchView, TextView
 from xpulab.widgets.pages import Drawing, Pages
 from xpulab.widgets.restoring import restore_while_cells_run
 
@@ -127,7 +127,7 @@ class Cell:
     def end(self) -> None:
         """Show the calls that are not shown yet, after the cell has ended."""
         with self._lock:
-            self.calls.over = True
+            self.calls.end()
             if self._stale or self.calls.tabled:
                 self._output.show(self.calls, self.calls.running, not self.calls.running)
             elif not self.calls.running:
@@ -156,7 +156,7 @@ class CallView:
         if self._updated or report.lasting:
             self._cell.show(report, now=self._running)
         else:
-            self._cell.calls.leave_out()
+            self._cell.calls.leave_out(report)
 
 
 def _keep(report: FitRecord) -> None:
@@ -233,13 +233,25 @@ class NotebookViews(CellViews):
 
 
 class TerminalViews(CellViews):
-    """The views of IPython in a terminal. The first call of a cell leaves its report, and each further call a line."""
+    """The views of IPython in a terminal.
+
+    The first call of a cell leaves its report, each further call a line, and a search how it has ended.
+    """
 
     def _view(self, report: Report) -> View:
-        return TextView(report, whole=self._whole)
+        if not isinstance(report, FitRecord) or report.search is None:
+            return TextView(report, whole=self._whole)
+        return self._searches.setdefault(report.search, SearchView(report.search))
 
     def _begin(self, *_: object) -> None:
         self._told = 0
+        self._searches: dict[Any, SearchView] = {}
+
+    def _end(self, *_: object) -> None:
+        for view in self._searches.values():
+            view.end()
+        self._searches = {}
+        super()._end()
 
     def _whole(self, report: Report) -> bool:
         if not isinstance(report, FitRecord):

@@ -18,9 +18,9 @@ from xpulab.deploy.tasks.between import Between
 from xpulab.deploy.tasks.ways import Bell
 from xpulab.deploy.watch.silence import SILENT, Signs, Silence, most_silence
 from xpulab.exceptions import EngineLostError, NoClusterError
-from xpulab.report.display import Display
 from xpulab.report.fit import FitReport
 from xpulab.report.history import History
+from xpulab.report.task import Display
 from xpulab.sharing.board import Board
 from xpulab.sharing.descriptions import EngineDescription, HelperDescription
 

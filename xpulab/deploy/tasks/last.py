@@ -49,6 +49,8 @@ def fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
     report.notes += _about_reading([result["reading"] for result in answer.results if "reading" in result])
     report.notes += answer.results[0].get("notes", [])
     report.converged = answer.results[0].get("converged")
+    report.final = dict(answer.results[0].get("final", {}))
+    report.chosen_run = answer.results[0].get("run", 0)
     history = answer.results[0].get("history")
     if history:
         names = answer.results[0]["metrics"]

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from xpulab.report import progress
-from xpulab.report.display import Display
+from xpulab.report.task import Display
 from xpulab.sharing.board import awaited, awaited_client
 from xpulab.sharing.owner import lives
 

@@ -203,7 +203,7 @@ def _fit(
         "shift": problem.outward(problem.shift),
         "dense": not isinstance(problem.rows, SparseRows),
         "mean": problem.outward(problem.mean),
-        "inertia": sum(leaf.inertia for leaf in leaves) * problem.unit * problem.unit,
+        "final": {"inertia": sum(leaf.inertia for leaf in leaves) * problem.unit * problem.unit},
         "random": generator.get_state(),
         "history": problem.history,
         "rows": problem.rows.n_samples,

@@ -437,10 +437,10 @@ def _fitted(
         used[part] = 1
     result = {
         "centers": problem.outward(best.centers + problem.shift),
-        "inertia": best.inertia * problem.unit * problem.unit,
         "n_iter": best.n_iter,
         "distinct": int(np.count_nonzero(task.comm.allreduce(used))),
         "history": problem.history,
+        "final": {"inertia": best.inertia * problem.unit * problem.unit},
         "run": best.run,
         "ending": best.ending,
         "converged": best.ending != "",

@@ -369,7 +369,8 @@ def _fit(
         centers = state.centers.astype(dtype)
         found: dict[str, Any] = {"centers": problem.outward(centers), "state": state.outward(problem), "said": said}
         if target is not None:
-            labels, found["inertia"] = _labels(problem, centers)
+            labels, inertia = _labels(problem, centers)
+            found["final"] = {"inertia": inertia}
             write_block(task, target, bounds, parts(problem.rows, labels))
     ended = state.iteration < options["n_steps"]
     return {**found, "history": problem.history, "rows": problem.rows.n_samples, "converged": ended}
