@@ -110,6 +110,7 @@ def test_this_machine_is_ready_and_the_last_line_says_so() -> None:
     assert f"intel-opencl-rt {version('intel-opencl-rt')}" in checks["packages"]["found"]
     assert checks["kernels of your own"]["status"] == "ok"
     assert str(oneapi.mpiexec()) in checks["MPI"]["found"]
+    assert "; library: Intel(R) MPI Library 20" in checks["MPI"]["found"]
 
 
 # Drivers.
@@ -373,7 +374,18 @@ def test_mpi_that_cannot_start_a_process_is_not_ready_and_says_why(
     monkeypatch.setattr(oneapi, "mpiexec", lambda: broken)
     check = found(doctor(root), "MPI")
     assert check.status == "fail"
-    assert check.found == f"{broken} (An MPI 1.0) cannot start a process: no such host"
+    assert check.found == f"{broken} (An MPI 1.0) cannot start a process that loads MPI: no such host"
+
+
+def test_a_library_of_mpi_that_cannot_be_loaded_is_not_ready(
+    root: Path, tmp_path: Path, environment: Callable[..., None]
+) -> None:
+    (tmp_path / "libmpi.so.12").write_text("no library")
+    environment(MPI4PY_LIBMPI=str(tmp_path / "libmpi.so.12"))
+    check = found(doctor(root), "MPI")
+    assert check.status == "fail"
+    assert "cannot start a process that loads MPI: " in check.found
+    assert "libmpi.so.12: " in check.found
 
 
 def test_small_shared_memory_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

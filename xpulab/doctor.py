@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from xpulab.deploy.mpi import intel
+from xpulab.deploy.mpi import choice, intel
 from xpulab.deploy.mpi.command import HERE, RanksOfHost
 from xpulab.deploy.plan.probe import DeviceInfo, Probe, core_ranges, probe
 from xpulab.deploy.processes.record import new_folder
@@ -31,6 +31,13 @@ __all__ = ["Check", "DoctorReport", "doctor"]
 Status = Literal["ok", "warn", "fail"]
 
 _PYTHONS = tuple((3, minor) for minor in range(10, 15))
+#: Loads the library of MPI, as an engine does, and prints the first line of its version.
+_LOAD = """\
+import ctypes, sys
+text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+ctypes.CDLL(sys.argv[1] or "libmpi.so.12").MPI_Get_library_version(text, ctypes.byref(length))
+print(text.value.decode(errors="replace").splitlines()[0])
+"""
 _PACKAGES = ("impi-rt", "mpi4py", "ipyparallel", "ipywidgets", "scikit-learn", "matplotlib", "psutil")
 _SHARED_MEMORY = 2**30  # bytes of free shared memory below which the doctor warns
 _GPU_VENDORS = {"0x8086": "Intel", "0x10de": "NVIDIA", "0x1002": "AMD"}
@@ -288,12 +295,12 @@ def _mpi() -> Iterator[Check]:
         )
 
     about = run(mpiexec, "--version").stdout.strip().partition("\n")[0]
-    started = run(*command.words, "-n", "1", sys.executable, "-I", "-S", "-c", "")
+    started = run(*command.words, "-n", "1", sys.executable, "-I", "-S", "-c", _LOAD, choice.find("intel").library)
+    words = (started.stderr or started.stdout).strip()[-500:]
     if started.returncode:
-        words = (started.stderr or started.stdout).strip()[-500:]
-        yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process: {words}")
+        yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process that loads MPI: {words}")
     else:
-        yield Check("MPI", "ok", f"{mpiexec} ({about})")
+        yield Check("MPI", "ok", f"{mpiexec} ({about}); library: {words}")
 
 
 def _shared_memory(root: Path) -> Iterator[Check]:

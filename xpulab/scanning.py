@@ -24,7 +24,7 @@ from xpulab.sources.source import Column, Fill, RowSource
 from xpulab.sources.states import file_state
 from xpulab.sources.tables import ArrowTable
 
-__all__ = ["Scan", "read_here", "require_table", "scan", "scanned", "tabled"]
+__all__ = ["Scan", "by_blocks", "read_here", "require_table", "scan", "scanned", "tabled"]
 
 _FEW = 8  # files and columns that a text shows
 _PIECE = 8 << 20  # bytes of rows that are looked through at a time
@@ -98,6 +98,19 @@ def scanned(X: object) -> Scan | None:
         return X
     file = mapped(X) if isinstance(X, np.memmap) else None
     return None if file is None else Scan(file)
+
+
+def by_blocks(X: object) -> Any:
+    """Return an array or a frame of dask as a scan, whose blocks are computed one after the other; others as they are.
+
+    Raises
+    ------
+    TypeError
+        For other collections of dask.
+    ValueError
+        For an array whose chunks have unknown sizes.
+    """
+    return Scan(opened(X)) if hasattr(X, "__dask_graph__") else X
 
 
 def tabled(X: object) -> Scan | None:

@@ -13,7 +13,7 @@ from xpulab.csr import ShardedCSR, is_sparse
 from xpulab.data import Holder, ShardedArray
 from xpulab.like_arrays import numbers_of_rows
 from xpulab.report.rendering import counted, format_size
-from xpulab.scanning import Scan, require_table, tabled
+from xpulab.scanning import Scan, by_blocks, require_table, tabled
 from xpulab.sources.coded import codes_of, labels_of
 from xpulab.sources.needed import needed
 from xpulab.sources.source import Column
@@ -73,6 +73,7 @@ def coded(X: object, cluster: Asked) -> Any:
     if isinstance(X, ShardedArray) or is_sparse(X):
         return X
     require_table(X)
+    X = by_blocks(X)
     table = X if isinstance(X, Scan) else _with_strings(X)
     return X if table is None else table.coded(functools.partial(_texts_of, cluster))
 

@@ -267,9 +267,19 @@ def test_more_engines_than_cores_warn_or_are_refused(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("xpulab.deploy.life.Launched.start", reached)  # tests with the `cluster` fixture start some
     n = len(os.sched_getaffinity(0)) + 1
-    with pytest.warns(OversubscribedWarning, match="share") as warned, pytest.raises(Reached):
-        xpulab.XPUCluster(n, timeout=60).start()
-    assert warned[0].filename == __file__  # where the user can change it
+
+    def entered() -> None:
+        with xpulab.XPUCluster(n, timeout=60):
+            pass
+
+    def on_a_stack() -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(xpulab.XPUCluster(n, timeout=60))
+
+    for start in (lambda: xpulab.XPUCluster(n, timeout=60).start(), entered, on_a_stack):
+        with pytest.warns(OversubscribedWarning, match="share") as warned, pytest.raises(Reached):
+            start()
+        assert warned[0].filename == __file__  # where the user can change it
     with pytest.raises(PlanError, match="share"):
         xpulab.XPUCluster(n, strict=True).start()
 

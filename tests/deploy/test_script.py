@@ -139,6 +139,42 @@ MPI.COMM_WORLD.Barrier()
     assert "runpy" not in error
 
 
+def test_processes_that_mpi_would_start_are_refused_in_words(tmp_path: Path) -> None:
+    source = """from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
+comm = MPI.COMM_WORLD
+for each in (comm, MPI.COMM_SELF, comm.Dup()):
+    assert not hasattr(type(each).Spawn, "__objclass__"), "this would be a call of MPI"
+calls = [
+    lambda: comm.Spawn("true"),
+    lambda: MPI.COMM_SELF.Spawn_multiple(["true"]),
+    lambda: MPIPoolExecutor(1).submit(pow, 2, 3).result(),
+]
+for call in calls:
+    try:
+        call()
+    except Exception as error:
+        print("refused:", error)
+comm.Barrier()
+"""
+    said, error = begun(tmp_path / "script.py", source).communicate(timeout=120)
+    assert error == ""
+    for rank in (0, 1):  # whose lines are one if they come together
+        mine = [line for line in said.splitlines() if line.startswith(("[0-1] ", f"[{rank}] "))]
+        names = [
+            re.findall(r"refused: (\w+) starts processes by MPI, .*, and Intel MPI's ranks", line) for line in mine
+        ]
+        assert names == [["Spawn"], ["Spawn_multiple"], ["Spawn"]]
+    assert said.count("xpulab run -n 4 -m mpi4py.futures") == len(said.splitlines())
+
+
+def test_a_traceback_ends_with_what_to_type_if_it_is_known(tmp_path: Path) -> None:
+    source = "class SyclProgramCompilationError(Exception): pass\nraise SyclProgramCompilationError('no')\n"
+    _, error = begun(tmp_path / "script.py", source, n=1).communicate(timeout=120)
+    assert "SyclProgramCompilationError: no" in error
+    assert "If the device takes OpenCL C, there is a mistake in the source." in error
+
+
 def test_a_rank_that_fails_before_it_uses_mpi_ends_the_others(tmp_path: Path) -> None:
     source = "import os, sys, time\nif os.environ['PMI_RANK'] == '1':\n    sys.exit('not today')\ntime.sleep(600)\n"
     process = begun(tmp_path / "script.py", source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,12 @@ print(sum(joblib.Parallel(2)(joblib.delayed(pow)(number, 2) for number in range(
 
 
 def printed(pair: xpulab.XPUCluster, cell: str) -> dict[int, str]:
-    """Run a cell, and return what each rank has printed. On the screen, a late rank's lines come separately."""
-    return run_cell(pair, cell).printed
+    """Run a cell, and return what each rank has printed. On the screen, a late rank's lines come separately.
+
+    In CPython 3.13, a buffer of a pool that is collected before what was exported of it says so, and nothing is lost.
+    """
+    ignored = r"Exception ignored in: <_io\.BytesIO .*?\nBufferError: Existing exports of data: [^\n]*\n"
+    return {rank: re.sub(ignored, "", said, flags=re.DOTALL) for rank, said in run_cell(pair, cell).printed.items()}
 
 
 def test_a_child_process_prints_and_gives_a_result_back(pair: xpulab.XPUCluster) -> None:

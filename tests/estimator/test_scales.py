@@ -176,7 +176,8 @@ def test_estimators_that_need_squares_of_float64_refuse_rows_whose_squares_are_t
 @pytest.mark.parametrize("exponent", [-133, -145])
 def test_lasso_of_float32_rows_so_small_that_digits_are_lost(exponent: int) -> None:
     X, y = at(B, np.float32, exponent), at(Y, np.float32, exponent)
-    for model in (linear_model.Lasso(), linear_model.ElasticNet(), linear_model.Lasso(fit_intercept=False)):
+    every = [linear_model.Lasso(), linear_model.ElasticNet(), linear_model.Lasso(fit_intercept=False)]
+    for model in (*every, linear_model.LassoCV(alphas=[1.0], cv=2), linear_model.ElasticNetCV(alphas=[1.0], cv=2)):
         np.testing.assert_array_equal(model.fit(X, y).coef_, np.zeros(3, np.float32))
 
 

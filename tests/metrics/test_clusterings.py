@@ -12,6 +12,7 @@ import sklearn.metrics
 from constants import constants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.datasets import make_blobs
 
 import xpulab
@@ -111,7 +112,8 @@ def test_scores_of_rows_of_any_size_and_distance_from_zero(
 def test_a_ratio_of_distances_whose_squares_no_number_holds(scale: int, on_pair: xpulab.XPUCluster) -> None:
     X, y = blobs()
     expected = sklearn.metrics.davies_bouldin_score(X, y)
-    assert metrics.davies_bouldin_score(X * 2.0**scale, y) == pytest.approx(expected, rel=1e-9)
+    for rows in (scaled := X * 2.0**scale, sparse.csr_matrix(scaled), on_pair.scatter(scaled)):
+        assert metrics.davies_bouldin_score(rows, y) == pytest.approx(expected, rel=1e-9)
 
 
 def test_clusters_that_are_points_have_the_scores_of_scikit_learn(on_pair: xpulab.XPUCluster) -> None:

@@ -55,6 +55,16 @@ def test_the_conclusion_names_the_longest_phase_and_gives_advice(changes: dict[s
     assert ended._repr_html_().count("took longest") == 1
 
 
+def test_rows_that_are_on_the_engines_or_in_files_are_not_to_be_sent_once() -> None:
+    for time in ({"sent": 3.0}, spent(transfer=1.0)):
+        ended = report()
+        vars(ended).update(time)
+        assert "scatter(X)" in conclusion(ended)
+        ended.stays = True
+        assert "scatter" not in conclusion(ended)
+        assert "took longest" in conclusion(ended)
+
+
 def two(first: dict[str, float], second: dict[str, float], **changes: Any) -> Any:
     """Return the report of a call of a second on two engines with a core each, which spent these seconds."""
     ended = report(seconds=1.0, **changes)

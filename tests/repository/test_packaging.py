@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 import runpy
@@ -131,3 +132,19 @@ def test_the_guide_lists_the_subcommands_there_are() -> None:
     rows = [(name.strip("`"), magic, command) for name, magic, command, _ in table(COMMANDS, "subcommand")]
     assert {name for name, magic, _ in rows if magic} == subcommands(magics.XPUMagics(None).parser())
     assert {name for name, _, command in rows if command} == subcommands(cli._parser())
+
+
+def test_the_sizes_from_which_engines_pay_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "xpulab" / "acceleration" / "sizes.json").read_text())
+    assert measured["machine"].startswith("2 cores")
+    said = re.sub(
+        r"\s+", " ", README.partition("On two cores, engines pay from about ")[2].partition("[benchmarks/]")[0]
+    )
+    found = re.findall(r"([\d.,]+)( million)?(?: numbers \(rows x columns\) on)? for ((?:`\w+`(?: and )?)+)", said)
+    sizes = {
+        name: float(number.replace(",", "")) * (1e6 if million else 1)
+        for number, million, names in found
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert sizes == {name: pytest.approx(measured["sizes"][name]["fit"], rel=0.03) for name in sizes}
+    assert len(sizes) == 5

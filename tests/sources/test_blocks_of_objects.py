@@ -94,6 +94,26 @@ def test_engines_get_the_blocks(on_pair: xpulab.XPUCluster, make: Any) -> None:
 
 
 @pytest.mark.cluster
+def test_arrays_and_frames_of_dask_are_rows_and_tables_block_by_block(on_pair: xpulab.XPUCluster) -> None:
+    words, numbers, array = dask_frame(), dask_frame(FRAME[["a", "b", "c"]]), dask_array()
+    same = KMeans(3, random_state=0, n_init=1).fit(X)
+    for rows in (array, numbers):
+        fitted = KMeans(3, random_state=0, n_init=1).fit(rows)
+        np.testing.assert_array_equal(fitted.labels_, same.labels_)
+        np.testing.assert_array_equal(fitted.predict(rows), same.labels_)
+        np.testing.assert_array_equal(on_pair.scatter(rows).gather(), X)
+    assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]
+    table = on_pair.scatter(words)
+    assert table["word"].labels(np.array([1.0, 0.0])).tolist() == ["y", "x"]
+    np.testing.assert_array_equal(table[["a", "b", "c"]].gather(), X)
+    encoder = OneHotEncoder(sparse_output=False).fit(words[["word"]])
+    assert encoder.categories_[0].tolist() == ["x", "y"]
+    np.testing.assert_array_equal(encoder.transform(words[["word"]])[:4, 0], [1, 0, 1, 0])
+    with pytest.raises(TypeError, match="of dask was given; expected an array or a frame"):
+        KMeans(3).fit(pytest.importorskip("dask").delayed(np.ones)(3))
+
+
+@pytest.mark.cluster
 def test_large_blocks_are_taken_in_one_pass(on_pair: xpulab.XPUCluster) -> None:
     """Threads that copy at several places would begin a pass for each of them."""
     part = np.random.default_rng(0).normal(size=(250_000, 4))

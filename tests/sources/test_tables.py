@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -161,3 +163,14 @@ def test_rows_are_chosen_in_any_order(kind: type[ChosenRows]) -> None:
     with again.reading(0, 2, [2]) as fill:
         fill(0, words := np.empty((2, 1), object))
     assert words[:, 0].tolist() == FRAME["s"].to_numpy()[numbers[[5, 0]]].tolist()
+
+
+def test_arrays_of_devices_are_copied_to_the_host() -> None:
+    """Real arrays of dpnp, in a process of their own: that of a notebook does not import it."""
+    script = (
+        "import numpy as np, xpulab, dpnp\nrows = dpnp.arange(12, dtype='f4').reshape(4, 3)\n"
+        "scan = xpulab.scan(rows)\nassert (scan.shape, scan.dtype) == ((4, 3), np.float32)\n"
+        "np.testing.assert_array_equal(scan.read(), np.arange(12).reshape(4, 3))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpulab.data import Outgoing
+from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
@@ -29,6 +29,7 @@ from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration
 from xpulab.report.record import WAITING
 from xpulab.report.rendering import format_size
+from xpulab.scanning import Scan
 from xpulab.sharing.board import PASSES, PHASES, RUNS, awaited, metrics_of
 from xpulab.sharing.checkpoint import Checkpoint
 
@@ -131,6 +132,7 @@ class Call:
             notes=list(ranks.warnings),
             engines=_engine_reports(ranks),
             part=part,
+            stays=isinstance(X, ShardedArray) or (isinstance(X, Scan) and bool(X.files)),
         )
         self.report.display = ranks.display
         self.report.search = search

@@ -18,7 +18,7 @@ from xpulab.data import ShardedArray, looked_at_later
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.columns import ScannedColumn, beside
-from xpulab.scanning import Scan, require_table, scanned
+from xpulab.scanning import Scan, by_blocks, require_table, scanned
 
 __all__ = [
     "FLOATS",
@@ -82,6 +82,7 @@ def checked_rows(
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
+    X = by_blocks(X)
     if isinstance(X, ShardedArray):
         X.source(cluster)
         if not rules.get("accept_sparse"):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -27,6 +29,7 @@ __all__ = [
     "checked_at_import",
     "leave",
     "load",
+    "refuse_processes",
     "replaced",
     "require_together",
     "unlink_files",
@@ -175,7 +178,7 @@ class _Checking(Loader):
         self._loader.exec_module(module)
         require_together(self._expected, module)
         _prepare_reductions(module)
-        _tell_aborts(module)
+        _replace_world_and_self(module, self._expected)
 
 
 def leave(errorcode: int) -> NoReturn:
@@ -185,19 +188,68 @@ def leave(errorcode: int) -> NoReturn:
     os._exit(errorcode)
 
 
-def _tell_aborts(MPI: Any) -> None:
-    """Let `MPI.COMM_WORLD.Abort` leave by `os._exit`, which tells the status: launchers name another rank, or none."""
+def refuse_processes(name: str, who: str, instead: str) -> NoReturn:
+    """Refuse to start processes by MPI in words, before the call reaches MPI.
 
-    class Intracomm(MPI.Intracomm):
-        __module__ = MPI.__name__
+    A pool of mpi4py.futures, whose thread makes the call, is told that it is broken: its results would be waited for
+    for ever.
 
-        def Abort(self, errorcode: int = 0) -> NoReturn:
-            leave(errorcode)
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    who : str
+        Who cannot start any.
+    instead : str
+        What to type.
 
-        def __reduce__(self) -> str:
-            return "COMM_WORLD"
+    Raises
+    ------
+    RuntimeError
+    """
+    what = f"{name} starts processes by MPI, such as those of a new MPIPoolExecutor"
+    words = f"{what}, and {who} cannot start any. {instead}"
+    pool: Any = next(iter(getattr(threading.current_thread(), "_args", ())), None)
+    if hasattr(pool, "broken"):
+        pool.size = 0  # as mpi4py says of a broken pool; `Pool.map` divides its tasks by it
+        pool.broken(words)
+        raise SystemExit
+    raise RuntimeError(words)
 
-    MPI.COMM_WORLD = Intracomm(MPI.COMM_WORLD)
+
+_IN_A_SCRIPT = (
+    "The ranks themselves can work for it: on all ranks, with mpi4py.futures.MPICommExecutor() as executor; or type: "
+    "xpulab run -n 4 -m mpi4py.futures script.py, as python -m mpi4py.futures. --mpi openmpi and --mpi mpich can start "
+    "processes"
+)
+
+
+def _replace_world_and_self(MPI: Any, expected: Mapping[str, Any]) -> None:
+    """Let `Abort` leave by `os._exit`, which tells the status: launchers name another rank, or none.
+
+    With Intel MPI's library of pip, processes that MPI would start are refused.
+    """
+
+    def made(name: str) -> Any:
+        class Intracomm(MPI.Intracomm):
+            __module__ = MPI.__name__
+
+            def Abort(self, errorcode: int = 0) -> NoReturn:
+                leave(errorcode)
+
+            def __reduce__(self) -> str:
+                return name
+
+        if expected["mpi"] == "intel":
+            for each in ("Spawn", "Spawn_multiple"):
+                setattr(Intracomm, each, functools.partialmethod(_refuse_in_a_script, each))
+        return Intracomm(getattr(MPI, name))
+
+    MPI.COMM_WORLD, MPI.COMM_SELF = made("COMM_WORLD"), made("COMM_SELF")
+
+
+def _refuse_in_a_script(_: object, name: str, *__: object, **___: object) -> NoReturn:
+    refuse_processes(name, "Intel MPI's ranks", _IN_A_SCRIPT)
 
 
 def _prepare_reductions(MPI: ModuleType) -> None:

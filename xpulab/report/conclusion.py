@@ -92,6 +92,8 @@ def split(report: FitRecord) -> str:
 def _advice(report: FitRecord, name: str) -> str:
     iterations = len(report.iterations)
     if name in ("copy", "transfer"):
+        if report.stays:
+            return ""
         return "to send them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
     if name == "compile":
         return "the next call takes the compiled kernels from a cache"

@@ -20,9 +20,10 @@ __all__ = ["DaskArray", "DaskFrame", "of_dask"]
 
 def of_dask(collection: Any) -> DaskArray | DaskFrame:
     """Return an array or a frame of dask as a source."""
-    if hasattr(collection, "partitions") and hasattr(collection, "columns"):
+    kind = type(collection)  # a delayed object has each attribute that it is asked for
+    if hasattr(kind, "partitions") and hasattr(kind, "columns"):
         return DaskFrame(collection)
-    if not hasattr(collection, "chunks"):
+    if not hasattr(kind, "chunks"):
         raise TypeError(f"a {type(collection).__name__} of dask was given; expected an array or a frame")
     return DaskArray(collection)
 

@@ -21,6 +21,9 @@ from xpulab.sources.source import Column, Fill, RowSource, columns_of_array
 
 __all__ = ["ArrayInMemory", "ArrowTable"]
 
+#: Methods that copy an array of a device into the memory of the CPU: those of dpnp and dpctl, CuPy, and torch.
+_TO_HOST = ("asnumpy", "get", "cpu")
+
 
 class ArrowTable(DecodedSource):
     """A table of polars, pyarrow, pandas, or whatever else has ``__arrow_c_stream__`` or ``__arrow_c_array__``.
@@ -78,6 +81,8 @@ def _table_of(table: Any) -> Any:
     if hasattr(table, "to_frame") or isinstance(table, pa.Array | pa.ChunkedArray):
         made = "X.to_frame()" if hasattr(table, "to_frame") else "pyarrow.table({'x': X})"
         raise TypeError(f"a {type(table).__name__} was given, which is a column; expected a table: pass {made}")
+    if isinstance(table, pa.Table):  # which its own stream would read anew
+        return table
     if hasattr(table, "iloc"):
         swapped = {
             name: dtype.newbyteorder("=")
@@ -91,15 +96,19 @@ def _table_of(table: Any) -> Any:
 
 
 class ArrayInMemory(RowSource):
-    """A tensor or array on the CPU that has ``__dlpack__``."""
+    """A tensor or array that has ``__dlpack__``. One that is not in the CPU's memory is copied there."""
 
     def __init__(self, array: Any) -> None:
+        given = array.detach() if hasattr(array, "detach") else array
         try:
-            found = array.detach() if hasattr(array, "detach") else array
-            if not isinstance(found, np.ndarray):
-                found = np.from_dlpack(found)
+            found = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
         except (BufferError, RuntimeError, TypeError) as error:
-            raise ValueError(f"a {type(array).__name__} cannot be read by the CPU: {error}; copy it there") from error
+            names = [name for name in _TO_HOST if callable(getattr(given, name, None))]
+            if not names:
+                raise ValueError(
+                    f"a {type(array).__name__} cannot be read by the CPU: {error}; copy it there"
+                ) from error
+            found = np.asarray(getattr(given, names[0])())
         if found.ndim not in (1, 2):
             raise ValueError(f"an array of shape {found.shape} was given; expected rows, of 2 dimensions")
         self._rows = found[:, None] if found.ndim == 1 else found

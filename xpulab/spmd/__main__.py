@@ -223,6 +223,9 @@ def _run(script: str, arguments: list[str], source: bytes | None = None, kind: s
     except BaseException as error:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
+        from xpulab.engine.cells.advice import advice  # with the text of a kernel's example
+
+        print(advice(error), end="", file=sys.stderr)
         return 1
     return 0
 

@@ -6,7 +6,9 @@ import io
 import os
 import subprocess
 import sys
+import types
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,6 +28,16 @@ def test_advice_on_errors_of_dpctl_and_on_no_others() -> None:
     assert "opencl:gpu" in advice(SyclProgramCompilationError())
     assert advice(ValueError("anything")) == advice(ImportError("no such module", name="elsewhere")) == ""
     compile(EXAMPLE, "the example", "exec")
+
+
+def test_advice_on_messages_that_open_mpi_does_not_take() -> None:
+    """A stand-in of mpi4py with Open MPI's vendor: this process has loaded another MPI, or none."""
+    error = type("Exception", (RuntimeError,), {})
+    for vendor, known in (("Open MPI", True), ("Intel MPI", False)):
+        mpi = types.SimpleNamespace(Exception=error, get_vendor=lambda vendor=vendor: (vendor, (5, 0, 11)))
+        with mock.patch.dict(sys.modules, {"mpi4py.MPI": mpi}):
+            assert ("Open MPI takes none so large" in advice(error("MPI_ERR_ARG: invalid argument"))) == known
+            assert advice(error("MPI_ERR_RANK: invalid rank")) == ""
 
 
 def test_figures_are_drawn_as_png_and_closed() -> None:

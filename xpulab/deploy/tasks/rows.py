@@ -23,7 +23,7 @@ from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.limits import LEAST, Demand, require_room, that_fit
 from xpulab.exceptions import EngineLostError, HandleError, NotEnoughMemoryError
 from xpulab.report.rendering import format_size
-from xpulab.scanning import Scan, require_table, scanned, tabled
+from xpulab.scanning import Scan, by_blocks, require_table, scanned, tabled
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.process_memory import ProcessMemory, allow
@@ -172,6 +172,7 @@ class RowsOnEngines:
         from xpulab.checks import check_array, place_named, require_exact
 
         require_table(X)
+        X = by_blocks(X)
         described = columns_of_frame(X)  # its numbers are one array for NumPy, in half the time that Arrow takes
         table = None if described else tabled(X)
         scan = scanned(X) if table is None else coded(table, self._holder)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -24,7 +23,7 @@ from xpulab.engine.users_mpi.counted import Neighbours, loads_each, meet_in_grou
 from xpulab.engine.users_mpi.large_collectives import MEETING, meet_for, size_of
 from xpulab.engine.users_mpi.messages import NOTHING, Message, Prequest, Request, finish, packed
 from xpulab.engine.waiting import held, look, poll
-from xpulab.libraries.libmpi import leave
+from xpulab.libraries.libmpi import leave, refuse_processes
 
 if TYPE_CHECKING:
     from mpi4py.typing import Buffer, BufSpec
@@ -390,17 +389,11 @@ def _refusing(name: str) -> Callable[..., Any]:
 
     @functools.wraps(getattr(MPI.Intracomm, name))
     def call(*_: object, **__: object) -> None:
-        words = (
-            f"{name} starts processes by MPI, such as those of a new MPIPoolExecutor, and engines cannot start any. "
+        instead = (
             "The engines themselves can work for it: on all ranks, with mpi4py.futures.MPICommExecutor(comm) as "
             "executor; or outside of the engines: mpiexec -n 4 python -m mpi4py.futures script.py"
         )
-        pool: Any = next(iter(getattr(threading.current_thread(), "_args", ())), None)
-        if hasattr(pool, "broken"):  # a thread of mpi4py.futures: its results would be waited for for ever
-            pool.size = 0  # as mpi4py says of a broken pool; `Pool.map` divides its tasks by it
-            pool.broken(words)
-            raise SystemExit
-        raise RuntimeError(words)
+        refuse_processes(name, "engines", instead)
 
     return call
 

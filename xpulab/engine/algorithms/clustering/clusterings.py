@@ -59,7 +59,7 @@ def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[
     away = np.zeros((k, 2 + data.n_features))
     for rows, there, firsts in _sorted_pieces(block, codes):
         rows -= np.repeat(means[there], np.diff(firsts, append=len(rows)), axis=0)
-        unit = np.ldexp(0.5, np.frexp(np.abs(rows).max(initial=0.0))[1])  # no square of a number in it overflows
+        unit = _unit(np.abs(rows).max(initial=0.0))
         scaled = rows / unit
         squares = np.einsum("ij,ij->i", scaled, scaled)
         with np.errstate(over="ignore"):  # infinity then
@@ -71,19 +71,27 @@ def spreads(task: Task, data: Data, k: int, classes: np.ndarray | None) -> dict[
     return {"counts": counts, "means": means, "distances": distances, "squares": squares}
 
 
+def _unit(largest: float) -> float:
+    """Return a power of two in which no square of a number up to the largest one overflows."""
+    return float(np.ldexp(0.5, np.frexp(largest)[1]))
+
+
 def sparse_spreads(task: Task, rows: SparseRows, codes: np.ndarray, k: int) -> dict[str, np.ndarray]:
     """Return what `spreads` does, of sparse rows: their distances from the means follow from products."""
     local = np.hstack([sums_of(rows, codes, k)[0], np.bincount(codes, minlength=k)[:, None]])
     sums = task.comm.allreduce(local)
     counts, means = sums[:, -1], sums[:, :-1] / sums[:, -1:]
     task.check()
-    norms, factor, away = np.square(means).sum(axis=1), np.ascontiguousarray(means.T), np.zeros((2, k))
+    away, largest = np.zeros((2, k)), np.abs(means).max(initial=0.0)
     for first, part in parts_of(rows):
-        mine = codes[first : first + part.shape[0]]
-        of_mean = (part @ factor)[np.arange(len(mine)), mine]
-        squares = np.maximum(part.multiply(part).sum(axis=1).A1 - 2 * of_mean + norms[mine], 0)
+        mine, unit = codes[first : first + part.shape[0]], _unit(max(largest, np.abs(part.data).max(initial=0.0)))
+        scaled, centres = part / unit, means / unit
+        of_mean = (scaled @ np.ascontiguousarray(centres.T))[np.arange(len(mine)), mine]
+        norms = np.square(centres).sum(axis=1)
+        squares = np.maximum(scaled.multiply(scaled).sum(axis=1).A1 - 2 * of_mean + norms[mine], 0)
         squares[counts[mine] == 1] = 0  # without rounding
-        away += [np.bincount(mine, np.sqrt(squares), k), np.bincount(mine, squares, k)]
+        with np.errstate(over="ignore"):  # infinity then
+            away += [np.bincount(mine, np.sqrt(squares) * unit, k), np.bincount(mine, squares * unit * unit, k)]
     distances, squares = task.comm.allreduce(away)
     return {"counts": counts, "means": means, "distances": distances, "squares": squares}
 
