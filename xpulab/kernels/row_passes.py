@@ -84,7 +84,7 @@ def take(rows: Rows, index: npt.ArrayLike, shift: npt.NDArray[Any] | None = None
     return device.fetch(out).reshape(m, rows.n_features)
 
 
-def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
+def consecutive(rows: Rows, first: int, last: int, copied: bool = True) -> npt.NDArray[Any]:
     """Copy the rows from `first` up to, not including, `last` to the CPU's memory.
 
     Parameters
@@ -92,6 +92,8 @@ def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
     rows : Rows
     first, last : int
         From 0 to n_samples.
+    copied : bool
+        If False, the result may be memory that the next launch of a kernel changes.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def consecutive(rows: Rows, first: int, last: int) -> npt.NDArray[Any]:
         return np.ascontiguousarray(rows.columns_of_few().T[first:last])
     out = device.scratch("rows in C order", n * d, rows.dtype)
     in_c_order(device, rows.data, out, begin, n, d)
-    return device.fetch(out, start=(first - begin * BLOCK) * d, stop=n * d).reshape(last - first, d)
+    return device.fetch(out, (first - begin * BLOCK) * d, n * d, copied).reshape(last - first, d)
 
 
 def in_order(rows: Rows, n: int) -> Array:

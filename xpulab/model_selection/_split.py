@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,6 +22,8 @@ from xpulab.scanning import Scan
 from xpulab.sharing.sources import bounds_of
 
 __all__ = ["train_test_split"]
+
+_MANY = 1_000_000  # rows, which NumPy permutes in a twentieth of a second
 
 
 @public_call
@@ -69,15 +74,15 @@ def train_test_split(
         if isinstance(array, ShardedArray):
             array.source(current_ranks())
     _require_room(arrays, test_size, train_size)
-    # For a handle or scan, scikit-learn splits the indices of the rows.
-    stand_ins = [np.arange(array.shape[0]) if isinstance(array, ShardedArray | Scan) else array for array in arrays]
+    stand_ins = [_Numbers(array.shape[0]) if isinstance(array, ShardedArray | Scan) else array for array in arrays]
     if isinstance(stratify, ShardedArray):
         found = np.ravel(stratify.gather())
         stratify.require_exact(found)
         stratify = found
     elif isinstance(stratify, Scan):
         stratify = np.ravel(stratify.read())
-    split = sklearn.model_selection.train_test_split(
+    split = functools.partial(
+        sklearn.model_selection.train_test_split,
         *stand_ins,
         test_size=test_size,
         train_size=train_size,
@@ -85,7 +90,8 @@ def train_test_split(
         shuffle=shuffle,
         stratify=stratify,
     )
-    parts = iter(split)
+    many = any(isinstance(each, _Numbers) and len(each) > _MANY for each in stand_ins)
+    parts = iter(_in_a_thread(split) if many else split())
     made: list[Any] = []
     with ExitStack() as undone:  # a traceback would hold the handles that the user does not get
         for array in arrays:
@@ -98,6 +104,45 @@ def train_test_split(
                     undone.callback(made[-1].discard)
         undone.pop_all()
     return made
+
+
+class _Numbers:
+    """Stands in for rows that scikit-learn splits: some of them are their numbers.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.shape = (n,)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        rows: np.ndarray = np.asarray(key[0] if isinstance(key, tuple) else key)
+        return rows
+
+
+def _in_a_thread(call: Callable[[], list[Any]]) -> list[Any]:
+    """Return what a call returns that Ctrl-C would not end: NumPy permutes 60 million numbers in four seconds."""
+    done, found, raised = threading.Event(), list[Any](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            found.extend(call())
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="xpulab-split", daemon=True).start()
+    done.wait()
+    for error in raised:
+        raise error
+    return found
 
 
 def _require_room(arrays: tuple[Any, ...], test_size: Any, train_size: Any) -> None:

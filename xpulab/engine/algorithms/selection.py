@@ -123,7 +123,7 @@ def _taken(rows: Rows, ascending: np.ndarray, order: np.ndarray) -> np.ndarray:
     """
     first, last = (int(ascending[0]), int(ascending[-1]) + 1) if len(ascending) else (0, 0)
     if last - first <= _SPREAD * len(ascending):
-        return consecutive(rows, first, last).take(ascending[order] - first, axis=0)
+        return consecutive(rows, first, last, copied=False).take(ascending[order] - first, axis=0)
     return take(rows, ascending[order])
 
 
