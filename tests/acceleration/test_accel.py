@@ -346,6 +346,15 @@ def test_status_shows_sizes_and_what_ran_where(on: Acceleration, caplog: pytest.
     assert "cluster.DBSCAN" in ended.to_dict()["estimators"]
 
 
+def test_status_says_which_calls_were_too_small(on_pair: xpulab.XPUCluster) -> None:
+    with xpulab.accel() as acceleration:
+        KMeans(2, n_init=1).fit(X)
+        status = acceleration.status()
+    assert status.to_dict()["estimators"]["cluster.KMeans"]["reason"] == "too small"
+    for text in (str(status), status._repr_html_()):
+        assert "too small" in text
+
+
 def test_after_the_end_a_status_without_a_call_has_one_sentence_in_place_of_a_table(on: Acceleration) -> None:
     on.off()
     for text in (str(on.status()), on.status()._repr_html_()):

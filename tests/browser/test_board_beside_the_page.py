@@ -187,6 +187,9 @@ def test_stop_ends_a_running_fit(lab: NotebookPage, panel: Locator) -> None:
 def test_stop_ends_a_cell_on_the_engines(lab: NotebookPage, panel: Locator) -> None:
     lab.start(CELL)
     panel.get_by_text(re.compile("%%xpu of this notebook")).wait_for()
+    curve = panel.locator(".xpu-small polyline").first  # of the use of engine 0, which goes on meanwhile
+    before = curve.get_attribute("points")
+    until(lambda: curve.get_attribute("points") != before, meanwhile=lambda: lab.page.wait_for_timeout(200))
     panel.get_by_role("button", name="Stop").click()
     lab.wait(CELL)
     assert "was interrupted" in lab.output(CELL).inner_text()

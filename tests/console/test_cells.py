@@ -26,6 +26,8 @@ from xpulab.sharing.transcript import LIMIT
 
 pytestmark = pytest.mark.usefixtures("merged_lines")
 
+#: An intercommunicator between two ranks.
+BETWEEN = "between = comm.Split(rank).Create_intercomm(0, comm, 1 - rank)\n"
 WITH_NUMBA_DPEX = sys.version_info < (3, 12)  # and with dpctl.tensor, which is in dpnp for later versions of Python
 
 
@@ -282,6 +284,11 @@ with ThreadPoolExecutor() as pool:
         with pytest.raises(SyntaxError):
             run_cell(self.pair, "x = 1 +")
 
+    def test_a_separator_of_records_that_a_child_prints_hides_nothing(self) -> None:
+        said = self.said("import os\nos.system(r\"printf 'a\\036b\\n'\")\nprint('after')", ranks=[0])
+        assert "[0] after" in said
+        assert "b" in said.partition("after")[0]
+
     def test_a_loop_that_prints_does_not_fill_the_memory(self) -> None:
         def keep(task: Any, limit: int) -> None:
             from xpulab.sharing import transcript
@@ -303,6 +310,10 @@ with ThreadPoolExecutor() as pool:
             "import numpy as np\nif rank == 1: comm.Recv(np.empty(1), 0)",
             "if rank == 0: comm.barrier()",
             "if rank == 0: comm.irecv(source=1).wait()",
+            f"{BETWEEN}if rank == 0: between.recv()",
+            "from mpi4py.util import pkl5\nif rank == 0: pkl5.Intracomm(comm).recv()",
+            "import numpy as np\nif rank == 0: comm.Sendrecv_replace(np.empty(1), 1, source=1)",
+            "from mpi4py import MPI\nwin = MPI.Win.Allocate(8, comm=comm)\nif rank == 0: win.Fence()",
             "if rank == 0: comm.Split(0).barrier()\nelse: comm.Split(1)\nwhile True: pass",
             "!sleep 60",
             "import asyncio\nasync def wait():\n    await asyncio.sleep(60)\nawait wait()",

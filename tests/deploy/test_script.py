@@ -81,7 +81,8 @@ def test_the_runtime_the_plan_the_arguments_and_the_marks(answered: tuple[str, s
 @pytest.mark.parametrize("kind", ["module", "code"])
 def test_modules_and_code_run_as_in_python(kind: str, tmp_path: Path) -> None:
     """They see the arguments, the names and the folder that they see under ``python -m`` and ``python -c``."""
-    code = "import sys\nprint(__name__, sys.argv[1:], sys.argv[0].rpartition('/')[2])\nimport beside\nsys.exit(3)"
+    code = "import sys\ndef f(x: int): pass\nassert f.__annotations__ == {'x': int}\n"
+    code += "print(__name__, sys.argv[1:], sys.argv[0].rpartition('/')[2])\nimport beside\nsys.exit(3)"
     (tmp_path / "beside.py").write_text("import os; print(os.path.basename(__file__))")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(code)
@@ -95,6 +96,18 @@ def test_modules_and_code_run_as_in_python(kind: str, tmp_path: Path) -> None:
     name = {"module": "__main__.py", "code": "-c"}[kind]
     assert done.stdout == f"[0] __main__ ['-x', '--', 'two words'] {name}\n[0] beside.py\n", done.stderr
     assert done.returncode == 3
+
+
+def test_pytest_runs_on_the_ranks(tmp_path: Path) -> None:
+    source = (
+        "from mpi4py import MPI\n\ndef test_sum():\n    total = MPI.COMM_WORLD.allreduce(1)\n    assert total == 2\n"
+    )
+    (tmp_path / "test_ranks.py").write_text(f"{source}\ndef test_wrong():\n    total = 3\n    assert total == 2\n")
+    for chosen, status, words in (("sum", 0, "1 passed"), ("wrong", 1, "assert 3 == 2")):
+        command = ["-n", "2", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "test_ranks.py"]
+        done = subprocess.run([sys.executable, "-c", RUN, *command], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == status, done.stderr
+        assert words in done.stdout
 
 
 def test_a_script_has_torchruns_variables_with_one_port_for_all_ranks(answered: tuple[str, str]) -> None:

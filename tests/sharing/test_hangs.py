@@ -69,6 +69,18 @@ FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.ara
             r"rank 0 waits in line 4 \(Fence\); rank 1 has ended",
         ),
         (
+            "between = comm.Split(rank).Create_intercomm(0, comm, 1 - rank)\nif rank:\n    between.recv()",
+            r"rank 1 waits in line 3 \(recv\); rank 0 has ended",
+        ),
+        (
+            "from mpi4py.util import pkl5\nif rank:\n    pkl5.Intracomm(comm).recv()",
+            r"rank 1 waits in line 3 \(recv\); rank 0 has ended",
+        ),
+        (
+            "import numpy as np\nif rank == 0:\n    comm.Sendrecv_replace(np.empty(1), 1, source=1)",
+            r"rank 0 waits in line 3 \(Sendrecv_replace\); rank 1 has ended",
+        ),
+        (
             "from mpi4py import MPI\nwin = MPI.Win.Allocate(8, comm=comm)\nif rank:\n    win.Lock(1)\ncomm.Barrier()\n"
             "if rank:\n    comm.recv(source=0)\nelse:\n    win.Lock(1)",
             r"rank 0 waits in line 9 \(Lock\); rank 1 waits in line 7 \(recv\)",
@@ -81,6 +93,9 @@ FIT = "import numpy as np\nfrom xpulab.spmd.cluster import KMeans\nrows = np.ara
         "a fit without a rank",
         "a call in a function",
         "a fence",
+        "between groups",
+        "a large object",
+        "a message for another",
         "a lock",
     ],
 )

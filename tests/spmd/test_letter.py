@@ -53,6 +53,47 @@ for wrong in (lambda: setattr(numbers, "macro", 5), lambda: decomposition.PCA.ge
     )
 
 
+def test_hyperparameters_and_parameters_of_forests_are_those_of_sklearnex(on_pair: xpulab.XPUCluster) -> None:
+    run_cell(
+        on_pair,
+        f"""{ROWS}
+from xpulab.spmd import covariance, decomposition, ensemble, linear_model
+blocks = dict(cpu_max_cols_batched=4096, cpu_small_rows_max_cols_batched=1024, cpu_small_rows_threshold=10000)
+lines = dict(cpu_macro_block=8192, gpu_macro_block=16384, **blocks)
+expected = {{
+    decomposition.PCA: ("fit", dict(cpu_grain_size=1, cpu_macro_block=140, **blocks)),
+    covariance.EmpiricalCovariance: ("fit", dict(cpu_grain_size=1, cpu_macro_block=140, **blocks)),
+    linear_model.LinearRegression: ("fit", lines),
+    linear_model.IncrementalLinearRegression: ("fit", lines),
+    ensemble.RandomForestClassifier: ("predict", dict(
+        block_size=32, min_number_of_rows_for_vect_seq_compute=32, min_trees_for_threading=100,
+        scale_factor_for_vect_parallel_compute=0.3,
+    )),
+}}
+for kind, (method, numbers) in expected.items():
+    assert kind.get_hyperparameters(method).to_dict() == numbers, kind
+
+def refused(call, word):
+    try:
+        call()
+    except ValueError as error:
+        assert word in str(error), error
+    else:
+        raise AssertionError(word)
+
+labels = (X[:, 0] > 1).astype(int)
+for kind in (ensemble.RandomForestClassifier, ensemble.RandomForestRegressor):
+    plain, given = (kind(3, random_state=0, **more).fit(X[mine], labels[mine]) for more in (
+        {{}}, dict(max_bins=16, min_bin_size=3, local_trees_mode=True)))
+    alike(plain.predict(X[mine]), given.predict(X[mine]))
+    assert "all trees are grown from the rows of all ranks" in kind.__doc__
+    for wrong in (dict(max_bins=1), dict(min_bin_size=0), dict(local_trees_mode="yes")):
+        refused(lambda: kind(3, **wrong).fit(X[mine], labels[mine]), next(iter(wrong)))
+refused(lambda: decomposition.IncrementalPCA(2, svd_solver="arpack").fit(X[mine]), "svd_solver")
+""",
+    )
+
+
 def test_attributes_are_of_the_kind_of_the_rows_if_asked(on_pair: xpulab.XPUCluster) -> None:
     """Under ``array_api_dispatch=True``; all later calls compute with them, in whatever context."""
     run_cell(
@@ -204,13 +245,17 @@ def test_a_rank_alone_transforms_and_predicts(on_pair: xpulab.XPUCluster) -> Non
         f"""{ROWS}
 from xpulab.spmd import decomposition, linear_model
 y, labels = X @ np.arange(4.0), (X[:, 0] > 1).astype(int)
-kinds = (linear_model.LinearRegression, linear_model.Ridge, linear_model.Lasso)
+kinds = ("LinearRegression", "Ridge", "Lasso", "ElasticNet", "IncrementalLinearRegression", "IncrementalRidge")
 pcas = [kind(2).fit(X[mine]) for kind in (decomposition.PCA, decomposition.IncrementalPCA)]
-lines = [kind().fit(X[mine], y[mine]) for kind in kinds]
+lines = [getattr(linear_model, kind)().fit(X[mine], y[mine]) for kind in kinds]
+lines[4].coef_  # which joins the ranks' parts
+lines[5].coef_
 logistic = linear_model.LogisticRegression().fit(X[mine], labels[mine])
 if rank:
     for model in pcas:
-        alike(model.transform(X[:7]), (X[:7] - model.mean_) @ model.components_.T, atol=1e-9)
+        found = model.transform(X[:7])
+        alike(found, (X[:7] - model.mean_) @ model.components_.T, atol=1e-9)
+        alike(model.inverse_transform(found), found @ model.components_ + model.mean_, atol=1e-9)
     for model in lines:
         alike(model.predict(X[:7]), X[:7] @ model.coef_ + model.intercept_)
     alike(logistic.predict(X[:7]), logistic.predict_proba(X[:7]).argmax(axis=1))
@@ -223,5 +268,30 @@ if rank:
             raise AssertionError
 again = decomposition.PCA(2).fit(X[mine])
 alike(again.transform(X[mine]), pcas[0].transform(X[mine]))
+""",
+    )
+
+
+def test_later_rows_of_float32_and_centres_with_nan_are_those_of_one_process(on_pair: xpulab.XPUCluster) -> None:
+    run_cell(
+        on_pair,
+        f"""{ROWS}
+import sklearn.linear_model
+from xpulab.spmd import cluster, decomposition, linear_model
+far = X * [1, 2, 3, 4] + 1e5
+y = far @ np.arange(4.0)
+line, right = linear_model.Ridge().fit(far[mine], y[mine]), sklearn.linear_model.Ridge().fit(far, y)
+later = far[mine].astype(np.float32)
+found, expected = line.predict(later), right.predict(later)
+assert found.dtype == expected.dtype
+alike(found, expected, atol=1e-6 * y.std())
+centres = X[:3].copy()
+centres[1, 2] = np.nan
+try:
+    cluster.KMeans(3, init=centres, n_init=1).fit(X[mine])
+except ValueError as error:
+    assert "row 1, column 2" in str(error), error
+else:
+    raise AssertionError
 """,
     )

@@ -448,3 +448,14 @@ def test_numbers_that_the_engines_do_not_tell_apart_are_refused(current: xpulab.
             kind().fit(np.array([[2**53], [1]]))
         with pytest.raises(ValueError, match=rf"for other objects use sklearn\.preprocessing\.{kind.__name__}$"):
             kind().fit(np.array([["a"], ["b"]], object))
+
+
+def test_a_column_without_a_name_keeps_its_place(current: xpulab.XPUCluster) -> None:
+    frame = pl.DataFrame({"": [1.0, 2.0, 4.0], "b": [3.0, 4.0, 8.0]})
+    table = current.scatter(frame)
+    assert table.columns == ["", "b"]
+    assert_array_equal(table[""].gather(), frame[""].to_numpy())
+    for rows in (frame, table):
+        fitted = StandardScaler().fit(rows)
+        assert fitted.feature_names_in_.tolist() == fitted.get_feature_names_out().tolist() == ["", "b"]
+    assert_allclose(StandardScaler().fit_transform(frame), sklearn.preprocessing.StandardScaler().fit_transform(frame))

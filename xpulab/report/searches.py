@@ -54,7 +54,7 @@ class Search(Displayed):
     iterations: tuple[Any, ...] = ()
     objective = longest = None
     lasting = True
-    later = "for its end, type: %xpu_cluster last"
+    later = "for its latest call, type: %xpu_cluster last"
 
     def __init__(self, title: str) -> None:
         self.title = title

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from xpulab import decomposition
+from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.decomposition._merging import Batch, State, merged
 from xpulab.spmd._estimator import estimators_of
@@ -25,6 +26,7 @@ class ExactIncrementalPCA(decomposition.IncrementalPCA):
     _own = (*decomposition.IncrementalPCA._own, "_all")
     _all: State
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(
         self, X: npt.ArrayLike | ShardedArray, y: npt.ArrayLike | ShardedArray | None = None
     ) -> ExactIncrementalPCA:
