@@ -282,11 +282,11 @@ def _group(node: Path) -> str:
 
 def _mpi() -> Iterator[Check]:
     try:
-        mpiexec = str(oneapi.mpiexec())
+        found = choice.find("intel")
     except ImportError as error:
         yield _from_error("MPI", "fail", str(error))
         return
-    command = intel.command([RanksOfHost(HERE, 1)])
+    mpiexec, command = found.mpiexec, intel.command([RanksOfHost(HERE, 1)])
     environment = {**os.environ, **command.environment}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -295,7 +295,7 @@ def _mpi() -> Iterator[Check]:
         )
 
     about = run(mpiexec, "--version").stdout.strip().partition("\n")[0]
-    started = run(*command.words, "-n", "1", sys.executable, "-I", "-S", "-c", _LOAD, choice.find("intel").library)
+    started = run(*command.words, "-n", "1", sys.executable, "-I", "-S", "-c", _LOAD, found.library)
     words = (started.stderr or started.stdout).strip()[-500:]
     if started.returncode:
         yield Check("MPI", "fail", f"{mpiexec} ({about}) cannot start a process that loads MPI: {words}")

@@ -181,6 +181,18 @@ comm.Barrier()
     assert said.count("xpulab run -n 4 -m mpi4py.futures") == len(said.splitlines())
 
 
+def test_ranks_work_for_an_executor_as_the_refusal_says(tmp_path: Path) -> None:
+    task = "print(list(executor.map(pow, [1, 2, 3], [2, 2, 2])))\n"
+    pool = "from mpi4py.futures import MPIPoolExecutor\nif __name__ == '__main__':\n"
+    (tmp_path / "pool.py").write_text(f"{pool}    with MPIPoolExecutor() as executor:\n        {task}")
+    comm = "from mpi4py.futures import MPICommExecutor\nwith MPICommExecutor() as executor:\n"
+    (tmp_path / "comm.py").write_text(f"{comm}    if executor is not None:\n        {task}")
+    for words in (["-m", "mpi4py.futures", "pool.py"], ["comm.py"]):
+        command = [sys.executable, "-c", RUN, "-n", "2", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        assert (done.stdout, done.returncode) == ("[0] [1, 4, 9]\n", 0), done.stderr
+
+
 def test_a_traceback_ends_with_what_to_type_if_it_is_known(tmp_path: Path) -> None:
     source = "class SyclProgramCompilationError(Exception): pass\nraise SyclProgramCompilationError('no')\n"
     _, error = begun(tmp_path / "script.py", source, n=1).communicate(timeout=120)

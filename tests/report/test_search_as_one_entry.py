@@ -10,6 +10,7 @@ from reports import EVIL, Document, report
 from xpulab.report.calls import Calls
 from xpulab.report.fit import FitReport
 from xpulab.report.searches import Search
+from xpulab.report.terminal import SearchView
 
 
 def call_of(search: Search, **changes: object) -> FitReport:
@@ -71,6 +72,26 @@ def test_a_search_of_many_calls_stays_small_and_counts_all() -> None:
     assert "KMeans.score    501  2 min 05 s  250 ms" in str(calls)
     assert len(calls._repr_html_()) < 20_000
     assert len(search._reports) == 100
+
+
+def test_between_two_calls_a_search_runs_and_says_of_when_it_is() -> None:
+    search = Search("GridSearchCV.fit")
+    search.add(call_of(search))
+    for text in (search.headline, search._repr_html_()):
+        assert "running" in text
+    assert "for its latest call, type: %xpu_cluster last" in search._repr_html_()
+    search.end()
+    assert "%xpu_cluster last" not in search._repr_html_()
+
+
+def test_a_call_that_was_shown_and_ends_is_counted_once() -> None:
+    """A prediction of a second, as a terminal's view gets it."""
+    search = Search("GridSearchCV.fit")
+    view, call = SearchView(search), call_of(search, method="predict")
+    view.update(call)
+    view.close(call)
+    view.close(call_of(search, method="predict"))
+    assert len(search) == 2
 
 
 def test_a_search_beside_other_calls_is_a_row() -> None:

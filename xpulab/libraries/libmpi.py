@@ -219,8 +219,7 @@ def refuse_processes(name: str, who: str, instead: str) -> NoReturn:
 
 _IN_A_SCRIPT = (
     "The ranks themselves can work for it: on all ranks, with mpi4py.futures.MPICommExecutor() as executor; or type: "
-    "xpulab run -n 4 -m mpi4py.futures script.py, as python -m mpi4py.futures. --mpi openmpi and --mpi mpich can start "
-    "processes"
+    "xpulab run -n 4 -m mpi4py.futures script.py, as python -m mpi4py.futures"
 )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -128,21 +128,11 @@ class _Numbers:
 
 def _in_a_thread(call: Callable[[], list[Any]]) -> list[Any]:
     """Return what a call returns that Ctrl-C would not end: NumPy permutes 60 million numbers in four seconds."""
-    done, found, raised = threading.Event(), list[Any](), list[BaseException]()
-
-    def run() -> None:
-        try:
-            found.extend(call())
-        except BaseException as error:
-            raised.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, name="xpulab-split", daemon=True).start()
-    done.wait()
-    for error in raised:
-        raise error
-    return found
+    pool = ThreadPoolExecutor(1, "xpulab-split")
+    try:
+        return pool.submit(call).result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _require_room(arrays: tuple[Any, ...], test_size: Any, train_size: Any) -> None:

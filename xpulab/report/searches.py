@@ -61,7 +61,7 @@ class Search(Displayed):
         self.done = self.total = 0
         self.best: tuple[float, Mapping[str, Any]] | None = None
         self._over = False
-        self._reports: deque[FitRecord] = deque(maxlen=_KEPT)
+        self._reports: deque[FitRecord] = deque()
         self._spent: dict[str, tuple[int, float]] = {}  # calls that are not kept: their number and seconds by title
         self._began = time.perf_counter()
         self._scores: dict[int | None, list[float]] = {}
@@ -117,15 +117,22 @@ class Search(Displayed):
         """Add a call, if it was not added before."""
         if not self._reports:
             self._began = report.span[0] if report.span is not None else self._began
-        if any(each is report for each in self._reports):
+        if self._has(report):
             return
         if len(self._reports) == _KEPT:
-            self.count(self._reports[0])
+            self._leave_out(self._reports.popleft())
         self._reports.append(report)
         self._over = False
 
     def count(self, report: FitRecord) -> None:
-        """Count a call that is not kept."""
+        """Count a call that was too quick for a view, unless it was added before."""
+        if not self._has(report):
+            self._leave_out(report)
+
+    def _has(self, report: FitRecord) -> bool:
+        return any(each is report for each in self._reports)
+
+    def _leave_out(self, report: FitRecord) -> None:
         calls, seconds = self._spent.get(report.title, (0, 0.0))
         self._spent[report.title] = calls + 1, seconds + report.elapsed
 
@@ -202,8 +209,6 @@ class Search(Displayed):
         said = f"{self.title}: {self.status} {joint} {format_seconds(self.elapsed)}, {counted(len(self), 'call')}"
         return plain(f"{said}, {self._kind}{self.result}" if self.result else said)
 
-    summary = headline
-
     @property
     def _kind(self) -> str:
         """Whether there are several candidates, of which one has the best score."""
@@ -244,7 +249,7 @@ class Search(Displayed):
 
     def as_of(self) -> str:
         """Return the time of the latest update if the search still runs."""
-        return as_of_html(self._latest) if self._latest is not None and self.status == "running" else ""
+        return as_of_html(self)
 
     def folded(self) -> list[str]:
         """Return the report of the last fit, folded; nothing while the search runs, which would fold it again."""

@@ -181,8 +181,9 @@ class RowsOnEngines:
         columns = described or (getattr(X, "columns", None) if scan is None or scan.columns is None else scan.described)
         flat = (np.ndim(X) if scan is None else scan.ndim) == 1  # targets, with one number per row
         if flat and not isinstance(X, Scan):
-            require_exact(X)
-            if columns is None and (given := np.asarray(X).dtype).kind in "biu":
+            values = np.asarray(X)
+            require_exact(values)
+            if columns is None and (given := values.dtype).kind in "biu":
                 columns = [Column(None, str(given), given.newbyteorder("="), exact=True)]  # classes keep their dtype
 
         def checked(look: bool = True) -> Any:
