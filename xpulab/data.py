@@ -62,7 +62,7 @@ class Outgoing:
         self._sent: list[SharedBlock] = []
         self._results: list[SharedBlock] = []
         self._read: list[np.ndarray[Any, Any]] = []  # arrays that the engines read, which must live as long
-        self._doubts: list[Callable[[], None]] = []
+        self.doubts: list[Callable[[], None]] = []
         self._undone: list[Callable[[], object]] = []
         self._owner: list[SharedBlock] | None = None
 
@@ -83,7 +83,7 @@ class Outgoing:
         undone, self._undone = self._undone, []
         for undo in undone if kind is not None else []:
             undo()
-        doubts, self._doubts = self._doubts, []
+        doubts, self.doubts = self.doubts, []
         if kind is ValueError:  # an engine may have found NaN or infinity, of which scikit-learn's own error says more
             try:
                 for doubt in doubts:
@@ -150,7 +150,7 @@ class Outgoing:
         doubt = doubt if looked_at_later(rows) else None
         if rows.nbytes >= _PIECE and rows.flags.c_contiguous and rows.dtype.kind == "f" and self._readable():
             self._read.append(rows)
-            self._doubts += [doubt] if doubt is not None else []
+            self.doubts += [doubt] if doubt is not None else []
             return ProcessRows(rows.shape, rows.dtype, bounds, ProcessMemory.of(rows), finite=doubt is None)
         paths = [block.path for block in self._copies(rows, bounds, doubt)]
         return SharedRows(rows.shape, rows.dtype, bounds, paths)

@@ -34,16 +34,20 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Scan:
 
 
 @pytest.mark.parametrize("n", [1, 3], ids=["1-engine", "3-engines"])
-@pytest.mark.parametrize("kind", [RandomForestClassifier, RandomForestRegressor])
+@pytest.mark.parametrize(
+    ("kind", "in_file"),
+    [(RandomForestClassifier, True), (RandomForestClassifier, False), (RandomForestRegressor, True)],
+)
 def test_the_trees_are_those_of_rows_in_memory(
-    clusters: Callable[[int], xpulab.XPUCluster], rows: Scan, n: int, kind: Any
+    clusters: Callable[[int], xpulab.XPUCluster], rows: Scan, n: int, kind: Any, in_file: bool
 ) -> None:
+    """Rows of this process are written to a file without a name."""
     y = Y > 0 if kind is RandomForestClassifier else Y
     cluster = clusters(n).activate()
     same = kind(30, random_state=0, max_depth=5, oob_score=True).fit(ROWS, y)
     cluster.memory = f"{int(0.4 * ROWS.nbytes)}B"
     try:
-        ours = kind(30, random_state=0, max_depth=5, oob_score=True).fit(rows, y)
+        ours = kind(30, random_state=0, max_depth=5, oob_score=True).fit(rows if in_file else ROWS, y)
     finally:
         cluster.memory = None
     assert f"0 % of the rows were kept on the engines (0 of {N:,})" in "\n".join(ours.report_.notes)

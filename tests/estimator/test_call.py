@@ -244,3 +244,8 @@ def test_the_wait_for_another_call_is_counted() -> None:
     waiting = {**FIT, "task": 4}
     report, _ = followed([waiting, {"after": 0.2, **waiting}, {"after": 0.2, **FIT}])
     assert 0.2 <= report.waited <= report.seconds - 0.2
+
+
+def test_a_task_that_runs_at_one_look_only_is_no_wait() -> None:
+    report, _ = followed([FIT, {"after": 0.2, **FIT, "task": 4}, {"after": 0.2, **FIT}])
+    assert report.waited == 0

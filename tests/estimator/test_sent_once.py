@@ -12,7 +12,8 @@ import sklearn.cluster
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.data import Outgoing
-from xpulab.estimator.sending import Packing, SentOnce
+from xpulab.estimator.sending import Packing
+from xpulab.estimator.sent_once import SentOnce
 from xpulab.sharing.memory import SharedBlock
 
 pytestmark = pytest.mark.cluster

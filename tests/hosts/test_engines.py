@@ -20,6 +20,7 @@ import pytest
 from calls_of_hosts import X, busy, interrupted_when, require_clean, require_same, results
 from machines import Network
 from PIL import Image
+from sent import nothing_sent
 from waiting import until
 
 import xpulab
@@ -310,6 +311,12 @@ def test_rows_that_do_not_fit_into_a_hosts_memory_are_refused(on_both: xpulab.XP
     for sent, host in ((False, "node1"), (True, "this host")):  # what is sent passes through this host's memory
         with pytest.raises(NotEnoughMemoryError, match=f"X needs .* of {host}'s memory"):
             on_both.require_room(Demand("X", [0, 10**12, 0], 8, sent=sent))
+    on_both.memory = "40KB"
+    try:  # a file of this host, from which engines would take them in passes, is not there
+        with nothing_sent(on_both), pytest.raises(NotEnoughMemoryError, match="this call needs at once"):
+            KMeans(3).fit(np.eye(9000, 5))
+    finally:
+        on_both.memory = None
 
 
 def test_stop_ends_a_fit_on_all_hosts_at_the_same_iteration(on_both: xpulab.XPUCluster) -> None:

@@ -56,7 +56,7 @@ def test_the_neighbours_are_those_of_rows_in_memory(
     same = NearestNeighbors(algorithm="brute", **parameters).fit(X)
     handle = current.scatter(QUERIES)
     for asked, right in ((queries, QUERIES), (handle, QUERIES), (None, None)):
-        with constants_here("xpulab.estimator.sending", AT_ONCE=16 * 5 * current.size * 250):  # 250 queries
+        with constants_here("xpulab.estimator.parts", AT_ONCE=16 * 5 * current.size * 250):  # 250 queries
             found, some = ours.kneighbors(asked), ours.radius_neighbors(asked, 0.001 if cosine else 2.0)
         for each, expected in zip(found, same.kneighbors(right), strict=True):
             assert_array_equal(each, expected)

@@ -42,6 +42,8 @@ MANY = {"iterations": report(iterations=1000).iterations}
         (spent(wait=2.0, kernel=1.0), "Waiting for other engines took longest, 2 s to 4 s by engine, of 4 s"),
         ({"dtype": "float64"}, "; float32 takes about half as long, if its precision is enough: X.astype('float32')"),
         ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to send them once"),
+        ({"sent": 3.0, "spooled": True}, "Writing rows that do not fit into memory to a file took longest, 3 s of 4 s"),
+        ({"sent": 3.0, "spooled": True}, "write a .npy or Parquet file, and pass xpulab.scan of it"),
         ({"waited": 3.0}, "Waiting until another call had ended took longest, 3 s of 4 s"),
         ({"converged": False}, "of 4 s; it ended at max_iter, before it converged: raise max_iter, or tol"),
         (spent(communicate=1.0) | MANY, "; each of the 1000 iterations is so short that fewer engines may be faster"),
@@ -136,6 +138,7 @@ def test_the_report_splits_the_time_outside_of_the_engines() -> None:
     assert split(report(seconds=5.0, sent=1.5)) == (
         "5 s in all: 1.5 s to copy the rows into shared memory, 3.5 s on the engines"
     )
+    assert "1.5 s to write the rows to a file, 3.5 s on" in split(report(seconds=5.0, sent=1.5, spooled=True))
     assert split(report(seconds=3.6)) == ""
 
 

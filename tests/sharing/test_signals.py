@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from xpulab.sharing.signals import postponed
+from xpulab.sharing.signals import interrupted_after, postponed
 
 
 def press() -> None:
@@ -40,3 +40,22 @@ def test_a_context_that_ctrl_c_kept_open_changes_nothing_at_its_late_end() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     del left_open  # as the garbage collector ends it, with the traceback that held it
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_a_block_that_has_to_be_whole_is_raised_at_its_end() -> None:
+    done = []
+
+    def whole(error: bool) -> None:
+        with interrupted_after():
+            press()
+            done.append("all of it")
+            if error:
+                raise ValueError("its own")
+
+    with pytest.raises(KeyboardInterrupt):
+        whole(error=False)
+    with pytest.raises(ValueError, match="its own"):
+        whole(error=True)
+    assert done == ["all of it"] * 2
+    with interrupted_after():
+        done.append("without a press")

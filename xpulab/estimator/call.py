@@ -23,7 +23,8 @@ from xpulab.deploy.watch.silence import most_silence
 from xpulab.estimator.config import require_target
 from xpulab.estimator.interrupted import sentence
 from xpulab.estimator.searches import search_progress
-from xpulab.estimator.sending import Packing, Result, SentOnce
+from xpulab.estimator.sending import Packing, Result
+from xpulab.estimator.sent_once import SentOnce
 from xpulab.exceptions import CallInterrupted, EngineLostError
 from xpulab.report import progress
 from xpulab.report.fit import EngineReport, FitReport, Iteration
@@ -35,7 +36,9 @@ from xpulab.sharing.checkpoint import Checkpoint
 
 __all__ = ["Call", "Functions", "Sender"]
 
-_SENDS = "copying the rows into shared memory"  # message of the report until the engines have the rows
+#: Messages of the report until the engines have the rows.
+_SENDS = "copying the rows into shared memory"
+_SPOOLS = "the rows do not fit into memory, and are written to a file: part"
 
 
 class Sender(Protocol):
@@ -172,18 +175,30 @@ class Call:
         self.outgoing.drop()  # what was sent before, to engines that were lost
         sender.require_room()
         started, waited = time.perf_counter(), self.report.waited
-        self._looked = started
-        self.report.message = _SENDS
+        self._looked, self._saw = started, ""
+        self.report.message = self._doing = _SENDS
         with told_by(self._follow_sending, lambda: self.report.status == "running"):
             sent = sender(self.outgoing)
         self.report.sent += time.perf_counter() - started - (self.report.waited - waited)
-        self.report.message = ""
+        self.report.step("", 0, 0)
         return sent | {"report": self.report.to_dict()}
+
+    def _tell_spooling(self, done: int, parts: int) -> None:
+        """Say in the report that this process writes the rows to a file, because they do not fit into memory."""
+        if not self.report.spooled:
+            self.report.spooled = True
+            self.report.notes.append(
+                f"{format_size(self._X.nbytes)} of rows were written to a file without a name, which the engines read, "
+                "because the rows do not fit into memory"
+            )
+        self.report.step(_SPOOLS, done, parts)
+        self._doing = self.report.message
+        self._handle.update()
 
     def _follow_sending(self, records: Any, number: int) -> None:
         """Say in the report that this process copies rows, or waits for another task before it can."""
         other = awaited(records, number)
-        self.report.message = f"{WAITING}{other}" if other else _SENDS
+        self.report.message = f"{WAITING}{other}" if other else self._doing
         self._add_wait(other)
         self._say_for_whom(records, number)
 
@@ -192,9 +207,10 @@ class Call:
             self._handle.say(f"{self.report.title}: {WAITING}{news}")
 
     def _add_wait(self, other: str) -> None:
+        """Add the time since the last look at the board to the wait, if another task ran then and runs now."""
         now = time.perf_counter()
-        self.report.waited += now - self._looked if other else 0.0
-        self._looked = now
+        self.report.waited += now - self._looked if other and self._saw else 0.0
+        self._looked, self._saw = now, other
 
     def computed_here(self) -> None:
         """Note in the report that this process computed the result, without the engines."""
@@ -234,7 +250,7 @@ class Call:
         fits = at_once or "fit" in self.report.method
         packing = Packing(
             self._estimator, self.ranks, self._X, sample_weight, y, rules, held, send_more,
-            task="" if at_once else task, fits=fits,
+            task="" if at_once else task, fits=fits, tell=self._tell_spooling,
         )  # fmt: skip
         if result is not None:
             if not result.stays_with(self._X):
@@ -245,7 +261,10 @@ class Call:
                     "more than a quarter of the memory that is free"
                 )
             payload |= result.place(self.ranks, self.outgoing, self._X, packing.on_disk)
-        return self.send(task, packing, room, **payload)
+        answer = self.send(task, packing, room, **payload)
+        if packing.spool is not None:
+            self._X = packing.spool  # which the next task of this call takes, too
+        return answer
 
     def send(self, task: str, sender: Sender, room: int | None = None, **payload: Any) -> Answer:
         """Run a task on all engines, and update the report while it runs.
@@ -296,7 +315,7 @@ class Call:
         payload |= self._sent_by(sender)
         self._before: list[Iteration] = []
         self._recovers = sender.again and self.ranks.recovers
-        self._looked = time.perf_counter()
+        self._looked, self._saw = time.perf_counter(), ""
 
         def again(lost: EngineLostError) -> dict[str, Any]:
             state = payload.get("resume")

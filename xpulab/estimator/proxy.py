@@ -24,12 +24,13 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
 from xpulab.estimator.interrupted import Interruptible
+from xpulab.estimator.parts import may_come_in_parts, rows_at_once
 from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, given_dtype, in_float64
-from xpulab.estimator.sending import Result, SentOnce, rows_at_once
+from xpulab.estimator.sending import Result
+from xpulab.estimator.sent_once import SentOnce
 from xpulab.exceptions import NoClusterError
 from xpulab.names import Listed, naming_parameters
 from xpulab.report.fit import FitReport
-from xpulab.scanning import scanned
 
 __all__ = ["Proxy", "TransformerProxy"]
 
@@ -251,7 +252,7 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
             If the user interrupted the call.
         """
         fits = "fit" in method
-        if result is not None and not fits and scanned(X) is not None:
+        if result is not None and not fits and may_come_in_parts(X, task):
             n = rows_at_once(self, cluster, X, result.nbytes(X))
             if n < X.shape[0]:
                 parts = (slice(start, start + n) for start in range(0, X.shape[0], n))

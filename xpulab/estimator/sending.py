@@ -22,16 +22,15 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.limits import LEAST, Demand
 from xpulab.estimator.columns import ScannedColumn, bounds_in
 from xpulab.estimator.rows import FLOATS
+from xpulab.estimator.sent_once import SentOnce
+from xpulab.estimator.spooling import spooled
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.scanning import Scan, scanned
 from xpulab.sharing import host_memory
 from xpulab.sharing.memory import SharedBlock, reachable
-from xpulab.sharing.sources import BlockRows, Handle, ResultRows, SharedArray, Source, bounds_of
+from xpulab.sharing.sources import BlockRows, ResultRows, SharedArray, Source
 
-__all__ = ["Packing", "Result", "SentOnce", "rows_at_once"]
-
-#: Bytes that all engines together have at a time of results that grow with the rows of a file.
-AT_ONCE = 512 << 20
+__all__ = ["FROM_SPOOL", "Packing", "Result", "demand_of"]
 
 #: Tasks that take rows in passes: of files that do not fit, the ranks keep a part, and read the rest in each pass.
 _IN_PASSES = frozenset({
@@ -44,6 +43,9 @@ _IN_PASSES = frozenset({
     "metrics.regression", "metrics.scores", "moments", "moments_of_weighted", "neighbors.index", "products",
     "quantiles", "randomized_svd", "shifted_triangle", "triangular",
 })  # fmt: skip
+
+#: Those of them that can read rows of this process from a file that is gone when the call has ended.
+FROM_SPOOL = _IN_PASSES - {"neighbors.index"}
 
 
 class Result:
@@ -119,47 +121,6 @@ class Result:
         return {"target": target}
 
 
-class SentOnce:
-    """An array that several calls use. It is checked once and sent once.
-
-    The engines keep the array until Python deletes this object.
-
-    Parameters
-    ----------
-    given : array-like
-        The array as the user passed it.
-
-    Attributes
-    ----------
-    checked : Any
-        The array as `checked_rows` returned it; None before the check.
-    """
-
-    def __init__(self, given: Any) -> None:
-        self.given = given
-        self.checked: Any = None
-        self._handle: ShardedArray | None = None
-
-    def hold(self, cluster: Ranks, X: Any, bounds: list[int], blocks: list[SharedBlock]) -> Handle:
-        """Make a handle for the rows that are sent now, and return what makes the engines keep the rows.
-
-        The `blocks`, which are their memory, live as long as the handle.
-        """
-        self._handle = cluster.made_handle(X.shape, X.dtype, bounds, blocks=blocks)
-        return self._handle.handle
-
-    def discard(self) -> None:
-        """Free the rows, because the call that sent them has failed."""
-        if self._handle is not None:
-            self._handle.discard()
-            self._handle = None
-
-    def source(self, cluster: Ranks) -> Source | None:
-        """Return what tells the engines to use the rows that they keep; None if they do not have them (any more)."""
-        there = self._handle is not None and self._handle.is_on(cluster)
-        return self._handle.source(cluster) if self._handle is not None and there else None
-
-
 class Packing:
     """Sends rows, weights and targets to the ranks, as often as needed.
 
@@ -181,11 +142,16 @@ class Packing:
         Name of the task that gets the rows.
     fits : bool
         Whether the call is a fit, of which a result is only a part.
+    tell : callable, optional
+        Called as `spooled` does while rows that do not fit into memory are written to a file.
 
     Attributes
     ----------
     again : bool
         Whether the rows can be sent again, because this process has them.
+    spool : Scan or None
+        The rows in a file without a name, which the engines read in passes, if they are those of this process, and do
+        not fit into memory.
     on_disk : bool
         Whether the result belongs on the disk, because the rows are taken in passes, and it would take more than a
         quarter of the memory that was free when `require_room` was called.
@@ -203,6 +169,7 @@ class Packing:
         send_more: Callable[[Outgoing], dict[str, Any]] | None = None,
         task: str = "",
         fits: bool = False,
+        tell: Callable[[int, int], None] = lambda done, parts: None,
     ) -> None:
         self._estimator = estimator
         self._ranks = ranks
@@ -212,7 +179,11 @@ class Packing:
         self._from_files = isinstance(X, ScannedColumn) or (self._scan is not None and bool(self._scan.files))
         self._held = held if held is not None and X is held.checked else None
         self._passes = self._from_files and task in _IN_PASSES
+        self._spools = False
+        self._task = task
         self._fits = fits
+        self._tell = tell
+        self.spool: Scan | None = None
         self._result_bytes = 0.0
         self.on_disk = False
         self._send_more = send_more
@@ -250,6 +221,8 @@ class Packing:
                 source = replace(source, kept=ranks.that_fit(self._demand(self._result_bytes)))
             return replace(source, nan=True) if nan else source
         bounds = self._bounds
+        if self._spools:
+            self._scan = self.spool = self._spooled(outgoing)
         if self._scan is not None and self._from_files:
             source = self._scan.block_rows(bounds, nan=nan)
             return replace(source, kept=ranks.that_fit(self._demand(self._result_bytes))) if self._passes else source
@@ -300,11 +273,41 @@ class Packing:
         return bounds_in(next(handles, self._X), self._ranks.size)
 
     def require_room(self, result: float = 0.0) -> None:
-        """Raise `NotEnoughMemoryError` if there is no room for the rows, and for a result of so many bytes here."""
+        """Raise `NotEnoughMemoryError` if there is no room for the rows, and for a result of so many bytes here.
+
+        If a call can take rows of this process in passes, it will take these from a file without a name.
+        """
         if result:
             self.on_disk = self._passes and result > max(LEAST, host_memory.available() / 4)
             self._result_bytes = 0.0 if self.on_disk else result
-        self._ranks.require_room(self._demand(self._result_bytes if result else 0.0))
+        try:
+            self._ranks.require_room(self._demand(self._result_bytes if result else 0.0))
+        except NotEnoughMemoryError:
+            if not self._can_spool():
+                raise
+            self._spools = self._from_files = self._passes = True
+            self.require_room(result)
+
+    def _can_spool(self) -> bool:
+        """Return whether all engines can read these rows of this process in passes, from a file of this host."""
+        X = self._X
+        dense = X.dtype in FLOATS if isinstance(X, np.ndarray) else isinstance(X, Scan)
+        takes = dense and X.ndim == 2 and not self._from_files and self._task in FROM_SPOOL
+        return takes and all(fact.here for fact in self._ranks.facts)
+
+    def _spooled(self, outgoing: Outgoing) -> Scan:
+        """Return a scan of the rows in a file without a name, which this writes, unless an earlier call has."""
+        before = self.spool if self._held is None else self._held.spool
+        if before is not None:
+            return before
+
+        spool, close = spooled(self._X, self._tell)
+        outgoing.after_error(close)
+        outgoing.doubts.append(self._look)
+        if self._held is not None:
+            self._held.spool = spool
+            outgoing.after_error(self._held.discard)
+        return spool
 
     def _demand(self, result: float) -> Demand:
         X = self._X
@@ -312,7 +315,7 @@ class Packing:
         beside = self._weights, self._targets
         aligned = sum(a.nbytes for a in beside if isinstance(a, np.ndarray | ScannedColumn))
         there = held or (isinstance(X, ShardedArray) and not self._from_files)
-        demand = _demand(self._estimator, X, self._bounds, aligned, there, not self._from_files, result)
+        demand = demand_of(self._estimator, X, self._bounds, aligned, there, not self._from_files, result)
         return replace(demand, fits=self._fits, passes=self._passes)
 
 
@@ -330,7 +333,7 @@ def _result_of_engines(X: object) -> SharedArray | None:
     return SharedArray(path, X.shape, X.dtype, offset)
 
 
-def _demand(
+def demand_of(
     estimator: BaseEstimator, X: Any, bounds: list[int], aligned: int, there: bool, sent: bool, result: float
 ) -> Demand:
     """Return the memory that a call needs for X, for arrays aligned with it, and for a result in this process."""
@@ -366,32 +369,3 @@ def _with_partial_fit(kind: type) -> list[str]:
 def _partial_fits_of(package: str) -> list[str]:
     home = sys.modules.get(f"xpulab.{package}")
     return [name for name in getattr(home, "__all__", ()) if hasattr(getattr(home, name), "partial_fit")]
-
-
-def rows_at_once(
-    estimator: BaseEstimator, cluster: Ranks, X: Any, result: float, on_engine: float | None = None
-) -> int:
-    """Return how many rows of a memory-mapped array a call can take at once, with a result of so many bytes here.
-
-    `on_engine` are the bytes that each engine has for a row, if it has them for all rows.
-
-    Raises
-    ------
-    NotEnoughMemoryError
-        If there is no room for a thousandth of the rows, because the result of all rows does not fit.
-    """
-    n: int = X.shape[0]
-    rows = n if on_engine is None else min(n, max(1, int(AT_ONCE / (on_engine * cluster.size))))
-    of_all: NotEnoughMemoryError | None = None
-    while True:
-        try:
-            cluster.require_room(
-                _demand(estimator, X[:rows], bounds_of(rows, cluster.size), 0, there=False, sent=False, result=result)
-            )
-        except NotEnoughMemoryError as error:
-            of_all = of_all or error
-            if rows <= n // 1000:
-                raise of_all from None
-            rows = max(1, rows // 2)
-        else:
-            return max(1, rows if rows == n or of_all is None else rows // 2)

@@ -21,9 +21,10 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.columns import ScannedColumn, bounds_in
+from xpulab.estimator.parts import rows_at_once
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.rows import checked_unnamed
-from xpulab.estimator.sending import Packing, Result, rows_at_once
+from xpulab.estimator.sending import Packing, Result
 from xpulab.neighbors._metric import Distance, distance_of
 from xpulab.scanning import Scan, scanned
 

@@ -26,6 +26,7 @@ _DOING = {
     "wait": "waiting for other engines",
     "other": "work of the engines beside their devices",
 }
+_SPOOLS = "writing rows that do not fit into memory to a file"  # in place of copying them
 #: If the own work of an engine takes longer than the mean by more than the first percentage, the report names the
 #: engine. If it takes longer by more than the second, the report gives advice.
 _WORD, _ADVICE = 5, 25
@@ -44,7 +45,8 @@ def conclusion(report: FitRecord) -> str:
     if report.status == "running" or report.longest is None:
         return ""
     name, seconds = report.longest
-    said = [f"{_DOING[name]} took longest, {_by_engine(report, name, seconds)} of {format_seconds(report.elapsed)}"]
+    doing = _SPOOLS if name == "copy" and report.spooled else _DOING[name]
+    said = [f"{doing} took longest, {_by_engine(report, name, seconds)} of {format_seconds(report.elapsed)}"]
     if report.converged is False:
         said.append("it ended at max_iter, before it converged: raise max_iter, or tol")
     if report.elapsed >= _SHORT and (advice := _advice(report, name)):
@@ -78,7 +80,7 @@ def split(report: FitRecord) -> str:
     parts = {
         "before the loss of engines": report.lost,
         "to start new engines": report.restart,
-        "to copy the rows into shared memory": report.sent,
+        f"to {'write the rows to a file' if report.spooled else 'copy the rows into shared memory'}": report.sent,
         "until another call had ended": report.waited,
         "on the new engines" if report.restart else "on the engines": engines,
         "for messages and preparation": max(0.0, rest),
@@ -94,6 +96,8 @@ def _advice(report: FitRecord, name: str) -> str:
     if name in ("copy", "transfer"):
         if report.stays:
             return ""
+        if report.spooled:
+            return "to write them once for several calls, write a .npy or Parquet file, and pass xpulab.scan of it"
         return "to send them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
     if name == "compile":
         return "the next call takes the compiled kernels from a cache"

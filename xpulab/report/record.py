@@ -197,6 +197,7 @@ class FitRecord(Timed):
     final: dict[str, float] = field(default_factory=dict)
     chosen_run: int = 0
     stays: bool = False
+    spooled: bool = False
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
     _steps: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, compare=False)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Pressed", "postponed", "uninterrupted"]
+__all__ = ["Pressed", "interrupted_after", "postponed", "uninterrupted"]
 
 
 @contextlib.contextmanager
@@ -84,3 +84,18 @@ def postponed() -> Iterator[Pressed]:
     finally:
         pressed.end()
         signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Postpone Ctrl-C to the end of this context, in which for example a process is started and noted.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At the end, if Ctrl-C was pressed.
+    """
+    with postponed() as pressed:
+        yield
+    if pressed:
+        raise KeyboardInterrupt

@@ -29,6 +29,7 @@ from xpulab.deploy.watch.starting import Starting
 from xpulab.exceptions import ClusterStartError
 from xpulab.sharing.folder import ALONE
 from xpulab.sharing.program import program
+from xpulab.sharing.signals import interrupted_after
 
 __all__ = ["Launched"]
 
@@ -94,7 +95,7 @@ class Launched(Processes):
         )
         options.write(self.folder)
         (self.folder / "log").mkdir(exist_ok=True)
-        with open(self.folder / "log" / "relay.log", "wb") as log:
+        with open(self.folder / "log" / "relay.log", "wb") as log, interrupted_after():
             self._relay = subprocess.Popen(
                 program("xpulab.deploy.remote.relay", str(self.folder)),
                 stdin=subprocess.DEVNULL,
@@ -102,7 +103,7 @@ class Launched(Processes):
                 stderr=log,
                 start_new_session=True,  # a terminal's Ctrl-C must not reach it
             )
-        self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
+            self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
 
     def start_controller(self, address: str, ports: Ports | None = None) -> None:
         """Start the controller without waiting for it. `start` waits until it is ready.
@@ -115,9 +116,10 @@ class Launched(Processes):
             Ports on which it listens there; by default any.
         """
         self._cluster.update_config(controller_settings(self.folder, self._owner, address, ports))
-        self._cluster.start_controller_sync()
-        pid = self._cluster.controller.process.pid
-        self._watched["controller"] = (pid, os.pidfd_open(pid))
+        with interrupted_after():  # between the two, nobody would end the process
+            self._cluster.start_controller_sync()
+            pid = self._cluster.controller.process.pid
+            self._watched["controller"] = (pid, os.pidfd_open(pid))
 
     def start_engines(self, n: int, variables: Mapping[str, str], command: Command, helped: bool = False) -> None:
         """Start mpiexec and the engines without waiting for them, before their devices are chosen.
@@ -139,9 +141,10 @@ class Launched(Processes):
         self._cluster.update_config(
             engine_settings(self.folder, self._owner, variables, command, n, self._relay is not None, helped)
         )
-        self._cluster.start_engines_sync(n)
-        pid = self._cluster.engine_set.process.pid
-        self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
+        with interrupted_after():
+            self._cluster.start_engines_sync(n)
+            pid = self._cluster.engine_set.process.pid
+            self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
 
     @contextlib.contextmanager
     def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> Iterator[None]:
