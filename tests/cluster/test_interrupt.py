@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from agreement import assert_same_fit
 from reports import require_report_of
+from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans as Reference
 from sklearn.exceptions import NotFittedError
 from strikes import meetings, pressed_when, strike, wait_for_stop
@@ -108,7 +109,9 @@ def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xp
         pytest.fail("ended before the interrupt")
     copy = pickle.loads(pickle.dumps(xpulab.interrupted()))
     assert copy.n_iter_ < 100
-    with pytest.raises(NotFittedError, match=rf"in iteration {copy.n_iter_}, .* has the centres and not the rows"):
+    with pytest.raises(
+        NotFittedError, match=rf"in iteration {copy.n_iter_} of 100, .* has the centres and not the rows"
+    ):
         copy.resume()
     said, shown = str(raised.value), raised.value._render_traceback_()
     assert shown == [f"KeyboardInterrupt: {said}"]  # no frame of a library
@@ -127,25 +130,48 @@ def test_an_interrupted_fit_goes_on_without_a_variable_that_holds_it(current: xp
     assert "was interrupted" not in str(current.status())
 
 
+@pytest.mark.parametrize("rows", ["float64", "weighted float32", "CSR"])
+def test_a_choice_of_the_first_centres_goes_on_where_it_was_stopped(
+    current: xpulab.XPUCluster, tmp_path: Path, rows: str
+) -> None:
+    X = FEW.astype(np.float32) if "float32" in rows else csr_matrix(FEW) if rows == "CSR" else FEW
+    weights = np.random.RandomState(1).uniform(0.5, 2, len(FEW)) if "weighted" in rows else None
+    parameters = {"n_clusters": 60, "n_init": 1, "max_iter": 3, "tol": 0, "random_state": 0}
+    expected = KMeans(**parameters).fit(X, sample_weight=weights)
+    estimator, waits = KMeans(**parameters), tmp_path / "waits"
+    current.run(strike, 61, wait_for_stop, str(waits), "first centre")  # there are two meetings for each centre
+    with pressed_when(waits), pytest.raises(KeyboardInterrupt) as raised:
+        estimator.fit(X, sample_weight=weights)
+    current.run(meetings)
+    n = len(estimator.cluster_centers_)
+    assert 10 < n < 60
+    said = f"KMeans.fit was interrupted when {n} of 60 first centres were chosen; to go on, type: "
+    assert str(raised.value).startswith(said)
+    assert (estimator.n_iter_, hasattr(estimator, "labels_")) == (0, False)
+    assert estimator.inertia_ == pytest.approx(-estimator.score(X, sample_weight=weights), rel=1e-4)
+    with pytest.raises(
+        NotFittedError, match=f"was interrupted when {n} of 60 first centres were chosen, and this copy"
+    ):
+        pickle.loads(pickle.dumps(estimator)).resume()
+    assert xpulab.interrupted().resume() is estimator
+    assert estimator.n_iter_ == expected.n_iter_
+    np.testing.assert_array_equal(estimator.cluster_centers_, expected.cluster_centers_)
+    np.testing.assert_array_equal(estimator.labels_, expected.labels_)
+
+
 def test_an_interrupt_at_the_beginning_of_a_later_run_keeps_the_earlier_runs(
     current: xpulab.XPUCluster, tmp_path: Path
 ) -> None:
-    def wait_in_the_choice(waits: str) -> None:
-        from xpulab.engine.engine import this_engine
-
-        engine = this_engine()
-        assert engine is not None
-        assert engine.record["doing"] == b"first centre", engine.record["doing"]
-        wait_for_stop(waits)
-
     parameters = {"n_clusters": 30, "n_init": 2, "max_iter": 2, "random_state": 0}
     expected = KMeans(**parameters).fit(FEW)
     estimator, waits = KMeans(**parameters), tmp_path / "waits"
     # There are two meetings for each centre. After the two iterations of the first run, the tenth is in the choice.
-    current.run(strike, 10, wait_in_the_choice, str(waits), iterations=2)
-    with pressed_when(waits), pytest.raises(KeyboardInterrupt, match="in iteration 2 of 2, run 1 of 2; to go on, type"):
+    current.run(strike, 10, wait_for_stop, str(waits), "first centre", iterations=2)
+    where = r"when \d of 30 first centres were chosen, run 2 of 2; to go on, type"
+    with pressed_when(waits), pytest.raises(KeyboardInterrupt, match=where):
         estimator.fit(FEW)
     assert estimator.cluster_centers_.shape == (30, 14)
+    assert estimator.n_iter_ == 2
     estimator.resume()
     assert estimator.n_iter_ == expected.n_iter_
     np.testing.assert_allclose(estimator.cluster_centers_, expected.cluster_centers_, rtol=1e-9)

@@ -89,7 +89,7 @@ def test_the_notebook_s_memory_does_not_grow(
 
 def test_a_file_in_column_order_is_not_copied_in_the_notebook(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     pair.activate()
-    X = on_disk(tmp_path / "x.npy", n=200_000)  # 11 MB
+    X = on_disk(tmp_path / "x.npy", n=800_000)  # 45 MB, of which what other threads allocate is little
     np.save(tmp_path / "f.npy", np.asfortranarray(X))
     Y = np.load(tmp_path / "f.npy", mmap_mode="r")
     same = KMeans(8, init=X[:8], n_init=1, max_iter=2).fit(X)

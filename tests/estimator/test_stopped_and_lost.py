@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
+from xpulab.cluster import KMeans
 from xpulab.estimator.resumable import ResumableFit
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.metrics import silhouette_score
@@ -174,3 +175,13 @@ def test_rows_of_a_handle_are_lost_with_the_engine(losable: xpulab.XPUCluster) -
     losable.restart()
     with pytest.raises(HandleError, match="scatter"):
         StandardScaler().fit(rows)
+
+
+def test_a_choice_of_the_first_centres_outlives_an_engine(losable: xpulab.XPUCluster) -> None:
+    rows = RNG.normal(size=(20_000, 14))
+    parameters = {"n_clusters": 60, "n_init": 1, "max_iter": 3, "tol": 0, "random_state": 0}
+    expected = KMeans(**parameters).fit(rows)
+    losable.run(strike, 61, die_on_rank_1)
+    fitted = KMeans(**parameters).fit(rows)
+    assert "the fit went on with its start" in "\n".join(fitted.report_.notes)
+    np.testing.assert_array_equal(fitted.cluster_centers_, expected.cluster_centers_)

@@ -175,7 +175,7 @@ def test_methods_with_a_result_for_each_row_take_some_rows_after_the_others(on_p
     ]
     methods = ["transform", "transform", "predict_proba", "predict_joint_log_proba"]
     expected = [getattr(model, method)(ROWS) for model, method in zip(models, methods, strict=True)]
-    on_pair.memory = "40KB"
+    on_pair.memory = "100KB"
     with (
         constants_here("xpulab.estimator.parts", LEAST=1000),
         constants_here("xpulab.deploy.tasks.rows", LEAST=1000),

@@ -118,13 +118,17 @@ def stand_still() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def wait_for_stop(waiting: str) -> None:
-    """On an engine: make the file `waiting`, and wait until the notebook has asked the task to stop."""
+def wait_for_stop(waiting: str, doing: str = "") -> None:
+    """On an engine: make the file `waiting`, and wait until the notebook has asked the task to stop.
+
+    The board has to say that the engine is ``doing`` this.
+    """
     from xpulab.engine.engine import this_engine
 
     engine = this_engine()
     assert engine is not None
     assert engine.task is not None
+    assert engine.record["doing"].startswith(doing.encode()), engine.record["doing"]
     Path(waiting).touch()
     until = time.monotonic() + 120
     while not engine.task.cancelled():

@@ -318,9 +318,18 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
             "init_size": checked.init_size,
         }
 
+    def _stopped_at(self, checked: _Input, state: dict[str, Any]) -> str:
+        if "chosen" not in state:
+            return super()._stopped_at(checked, state)
+        return f"when {len(state['centers']):,} of {checked.n_clusters:,} first centres were chosen"
+
     def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
-        unit = state["unit"]
-        self._set((state["centers"] + state["shift"]) * unit, state["inertia"] * unit * unit, state["iteration"])
+        unit, of_run, n_iter = state["unit"], state, state["iteration"]
+        if "chosen" in state:
+            labels = None
+            if state["best"] is not None:  # an earlier run has more than the choice for this one
+                of_run, n_iter = state["best"], state["best"]["n_iter"]
+        self._set((of_run["centers"] + state["shift"]) * unit, of_run["inertia"] * unit * unit, n_iter)
         if labels is not None:
             self.labels_ = labels
         elif "labels_" in vars(self):

@@ -70,7 +70,8 @@ class ResumableFit(Proxy, Generic[InputT]):
 
     #: The arguments of an interrupted fit, and its state.
     _stopped: tuple[InputT, dict[str, Any]] | None = None
-    _stopped_in: int | None = None
+    #: Where it was interrupted, as a copy without the rows says.
+    _stopped_in: str | None = None
 
     def _room(self, checked: InputT) -> int:
         """Bound the bytes of a state."""
@@ -86,6 +87,10 @@ class ResumableFit(Proxy, Generic[InputT]):
     def _keep_state(self, checked: InputT, state: dict[str, Any], labels: npt.NDArray[Any] | None) -> None:
         """Set the attributes of an interrupted fit; `labels` are those of the state, or None if it has none."""
         raise NotImplementedError
+
+    def _stopped_at(self, checked: InputT, state: dict[str, Any]) -> str:
+        """Say where a fit was interrupted that has this state."""
+        return f"in iteration {int(state['iteration'])} of {checked.max_iter}"
 
     def _keep(self, checked: InputT, answer: dict[str, Any], labels: Any) -> None:
         """Set the attributes of a fit that has ended."""
@@ -121,7 +126,7 @@ class ResumableFit(Proxy, Generic[InputT]):
         if self._stopped is None and self._stopped_in is not None:
             has, how = self._left
             raise NothingToResumeError(
-                f"the fit was interrupted in iteration {self._stopped_in}, and this copy of its estimator has the "
+                f"the fit was interrupted {self._stopped_in}, and this copy of its estimator has the "
                 f"{has} and not the rows; to go on from them, type: {how}"
             )
         if self._stopped is None:
@@ -210,12 +215,12 @@ class ResumableFit(Proxy, Generic[InputT]):
         state = found.get("state", call.kept)
         if state is not None:
             self._keep_state(checked, state, values if "state" in found else None)
-            self._stopped, self._stopped_in = (checked, state), int(state["iteration"])
+            self._stopped, self._stopped_in = (checked, state), self._stopped_at(checked, state)
         if self._stopped is None:
             return call.interrupted(f" before {self._part} had ended")
         checked, state = self._stopped
         run = f", run {state['run'] + 1} of {checked.n_init}" if checked.n_init > 1 else ""
-        said = call.interrupted(f" in iteration {self._stopped_in} of {checked.max_iter}{run}", resumes=True)
+        said = call.interrupted(f" {self._stopped_in}{run}", resumes=True)
         call.ranks.keep_interrupted(self, said)
         return said
 

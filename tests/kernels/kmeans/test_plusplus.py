@@ -40,6 +40,31 @@ def test_potentials_against_numpy(device, n, d, dtype, weighted):
         centers.append(candidates[t - 1])
 
 
+@pytest.mark.fraction(2)
+@pytest.mark.parametrize("n_centers", [1, 2, 3, 4, 19, 40])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kernels", [dense, sparse])
+def test_a_choice_that_goes_on_has_the_same_numbers(device, kernels, weighted, dtype, n_centers):
+    rng, trials = np.random.default_rng(0), 7
+    X = rng.normal(2, 1, (10_007, 5)).astype(dtype)
+    w = rng.uniform(0.5, 2, len(X)).astype(dtype) if weighted else None
+    rows = SparseRows.upload(device, *_csr(X), 5, w) if kernels is sparse else Rows.upload(device, X, w)
+    shift = None if kernels is sparse else X.mean(axis=0)
+    centers = X[rng.integers(0, len(X), n_centers)] - (0 if shift is None else shift)
+    state, potential = kernels.start(rows, shift, centers[0])
+    for center in centers[1:]:
+        tried = np.concatenate([X[rng.integers(0, len(X), trials - 1)], center[None]])
+        potential = kernels.candidate_potentials(state, tried)[-1]
+        kernels.accept(state, trials - 1)
+    again, same = kernels.go_on(rows, shift, centers, trials)
+    assert same == potential
+    np.testing.assert_array_equal(again.span_sums, state.span_sums)
+    np.testing.assert_array_equal(*(kernels.candidate_potentials(each, X[:trials]) for each in (state, again)))
+    for value in (0.1, 0.5, 0.9):
+        assert kernels.search(again, value * same) == kernels.search(state, value * same)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_search_is_searchsorted(device, dtype, weighted):

@@ -13,7 +13,7 @@ from xpulab.kernels.kmeans.lloyd import (
     own_distances,
     transform,
 )
-from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
+from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, go_on, search, start
 from xpulab.kernels.row_passes import column_sums, consecutive, find_nonfinite, take
 from xpulab.kernels.rows import shift_for, weighted
 from xpulab.kernels.scaling import divided, reach
@@ -30,6 +30,7 @@ __all__ = [
     "find_nonfinite",
     "first_kernels",
     "fresh_step",
+    "go_on",
     "inertia",
     "labels_on_cpu",
     "lloyd_step",

@@ -21,13 +21,14 @@ from xpulab.kernels.language import Kernel, PrivateArray, fma, group_barrier, in
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.rows import SPAN, Rows
 from xpulab.kernels.runtime.device import Array
-from xpulab.kernels.runtime.launch import Prepared, prepare
+from xpulab.kernels.runtime.launch import Prepared, launch, prepare
 
 __all__ = [
     "Seeding",
     "accept",
     "candidate_potentials",
     "every_kernel",
+    "go_on",
     "index_reaching",
     "pass_kernel",
     "search",
@@ -39,6 +40,7 @@ __all__ = [
 #: this number, memory limits the speed of the pass. scikit-learn tries 6 candidates for 55 to 148 clusters.
 _TRIALS = 6
 _MOST_TRIALS = 24  # scikit-learn tries 2 + log(k) candidates, which is this many for 3 billion clusters
+_AT_ONCE = 16  # centres that `go_on` compares with each row in one pass
 _ITEMS = 16  # work-items of a work-group; with 64, as many as a block has rows, it would read a span four times
 
 
@@ -103,6 +105,50 @@ def start(rows: Rows, shift: npt.NDArray[Any] | None, center: npt.NDArray[Any]) 
     potential = float(candidate_potentials(state, center[None])[0])
     accept(state, 0)
     return state, potential
+
+
+def go_on(rows: Rows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], trials: int) -> tuple[Seeding, float]:
+    """Begin with several centres. All numbers are those of a seeding that has accepted one after the other.
+
+    Parameters
+    ----------
+    rows, shift
+        As for `start`.
+    centers : numpy.ndarray of shape (n_centers, n_features)
+        The centres so far, less the shift.
+    trials : int
+        Number of candidates for each centre.
+
+    Returns
+    -------
+    state : Seeding
+    potential : float
+        Sum of ``w * squared distance`` over the rows of this rank.
+    """
+    centers = np.ascontiguousarray(centers, rows.dtype)
+    state, potential = start(rows, shift, centers[0])
+    if len(centers) == 1:
+        return state, potential
+    if len(centers) > 2:
+        _add(state, centers[1:-2])
+        state.last = centers[-2]
+    potential = float(candidate_potentials(state, np.repeat(centers[-1:], trials, axis=0))[0])
+    accept(state, 0)
+    return state, potential
+
+
+def _add(state: Seeding, centers: npt.NDArray[Any]) -> None:
+    """Compare each row with more centres."""
+    rows, device = state.rows, state.rows.device
+    if not rows.n_samples:
+        return
+    for first in range(0, len(centers), _AT_ONCE):
+        filled = centers[np.minimum(np.arange(first, first + _AT_ONCE), len(centers) - 1)]
+        launch(
+            device, _closer_kernel(rows.dtype), rows.n_spans, _ITEMS,
+            rows.data, np.int64(rows.n_features), np.int64(rows.n_blocks),
+            device.array(np.concatenate([state.shift, filled.ravel()])), state.closest,
+        )  # fmt: skip
 
 
 def candidate_potentials(state: Seeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -283,7 +329,39 @@ def _potential_kernel(t: int, weighted: bool, dtype: np.dtype[Any]) -> Kernel:
     return potential
 
 
+@cache
+def _closer_kernel(dtype: np.dtype[Any]) -> Kernel:
+    number = dtype.type
+    blocks_of_span = SPAN // BLOCK
+    zero = number(0)
+
+    @kernel("T[] i8 i8 T* T*", dtype)
+    def closer(item, data, d, n_blocks, parameters, closest):  # type: ignore[no-untyped-def]
+        # parameters: shift, then the centres
+        span = item.get_group().get_group_id(0)
+        lane = item.get_local_id(0)
+        distance = PrivateArray(_AT_ONCE, number)
+        for block in range(span * blocks_of_span, min((span + 1) * blocks_of_span, n_blocks)):
+            for quarter in range(BLOCK // _ITEMS):
+                part = quarter * _ITEMS + lane
+                for j in range(_AT_ONCE):
+                    distance[j] = zero
+                for f in range(d):
+                    x = data[index((block * d + f) * BLOCK + part)] - parameters[index(f)]
+                    for j in range(_AT_ONCE):
+                        y = x - parameters[index((j + 1) * d + f)]
+                        distance[j] = fma(y, y, distance[j])
+                row = block * BLOCK + part
+                least = closest[index(row)]
+                for j in range(_AT_ONCE):
+                    least = min(least, distance[j])
+                closest[index(row)] = least
+
+    return closer
+
+
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
+    yield from (_closer_kernel(np.dtype(dtype)) for dtype in (np.float32, np.float64))
     every = itertools.product(range(_TRIALS, _MOST_TRIALS + 1), (False, True), (np.float32, np.float64))
     yield from (_potential_kernel(t, weighted, np.dtype(dtype)) for t, weighted, dtype in every)

@@ -13,7 +13,7 @@ from xpulab.kernels.kmeans.sparse_lloyd import (
     own_distances,
     transform,
 )
-from xpulab.kernels.kmeans.sparse_plusplus import accept, candidate_potentials, search, start
+from xpulab.kernels.kmeans.sparse_plusplus import accept, candidate_potentials, go_on, search, start
 from xpulab.kernels.kmeans.sparse_rows import (
     SparseRows,
     column_sums,
@@ -37,6 +37,7 @@ __all__ = [
     "divided",
     "first_kernels",
     "fresh_step",
+    "go_on",
     "inertia",
     "labels_on_cpu",
     "lloyd_step",

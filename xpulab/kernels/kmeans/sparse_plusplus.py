@@ -17,7 +17,16 @@ from xpulab.kernels.rows import SPAN
 from xpulab.kernels.runtime.device import Array
 from xpulab.kernels.runtime.launch import launch
 
-__all__ = ["SparseSeeding", "accept", "candidate_potentials", "every_kernel", "search", "seeding_kernels", "start"]
+__all__ = [
+    "SparseSeeding",
+    "accept",
+    "candidate_potentials",
+    "every_kernel",
+    "go_on",
+    "search",
+    "seeding_kernels",
+    "start",
+]
 
 
 @dataclass(eq=False)
@@ -84,6 +93,19 @@ def start(rows: SparseRows, shift: npt.NDArray[Any] | None, center: npt.NDArray[
     return state, potential
 
 
+def go_on(
+    rows: SparseRows, shift: npt.NDArray[Any] | None, centers: npt.NDArray[Any], trials: int
+) -> tuple[SparseSeeding, float]:
+    """Begin with several centres. All numbers are those of a seeding that has accepted one after the other."""
+    state, potential = start(rows, shift, centers[0])
+    for center in centers[1:-1]:
+        _compare(state, center)
+    if len(centers) > 1:
+        potential = float(candidate_potentials(state, np.repeat(centers[-1:], trials, axis=0))[0])
+        accept(state, 0)
+    return state, potential
+
+
 def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return this rank's potential with each of the candidates (t, n_features) as a further centre: shape (t,)."""
     rows, t = state.rows, len(candidates)
@@ -107,13 +129,18 @@ def candidate_potentials(state: SparseSeeding, candidates: npt.NDArray[Any]) -> 
 
 def accept(state: SparseSeeding, j: int) -> None:
     """Accept candidate `j` of the last `candidate_potentials` as a centre."""
-    rows, n = state.rows, state.rows.n_samples
     state.span_sums = state.tried_sums[j]
+    _compare(state, state.tried[j])
+
+
+def _compare(state: SparseSeeding, center: npt.NDArray[Any]) -> None:
+    """Compare each row with one more centre."""
+    rows, n = state.rows, state.rows.n_samples
     if n:
-        center = rows.device.array(by_feature(state.tried[j : j + 1], rows.dtype, 1))
+        packed = rows.device.array(by_feature(center[None], rows.dtype, 1))
         launch(
             rows.device, _closer_kernel(rows.dtype), -(-n // ITEMS), ITEMS,
-            rows.data, rows.indices, rows.indptr, rows.squares, np.int64(n), center, state.closest,
+            rows.data, rows.indices, rows.indptr, rows.squares, np.int64(n), packed, state.closest,
         )  # fmt: skip
 
 

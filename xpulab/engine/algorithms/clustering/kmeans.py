@@ -26,7 +26,7 @@ from xpulab.engine.algorithms.clustering.gathered import Fitted, on_rank_0
 from xpulab.engine.algorithms.clustering.problem import Problem
 from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.algorithms.clustering.scalable import ROUNDS
-from xpulab.engine.algorithms.clustering.starts import start
+from xpulab.engine.algorithms.clustering.starts import State, start_of_run
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import PassedRows, kind_of, pieces, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Task, warms_up
@@ -103,8 +103,8 @@ def fit(
     max_iter: int,
     tol: float,
     random: np.random.RandomState,
-    resume: dict[str, Any] | None = None,
-    keep: Callable[[dict[str, Any]], None] = lambda state: None,
+    resume: State | None = None,
+    keep: Callable[[State], None] = lambda state: None,
     init_size: int | None = None,
 ) -> Outcome:
     """Run k-means `n_init` times, and choose the best run as scikit-learn does.
@@ -124,7 +124,8 @@ def fit(
     keep : callable, optional
         Called from time to time with the state of the fit: ``run`` and ``iteration`` (the numbers of runs and
         iterations that have ended), ``centers`` of the run, less the ``shift``, its ``inertia``, the ``best`` run
-        before it, and ``random``, the state of the generator.
+        before it, and ``random``, the state of the generator. While the first centres of a run are chosen, ``centers``
+        are those so far, ``chosen`` is True, and ``random`` is the state before the choice.
     init_size : int, optional
         As for `start`.
 
@@ -145,15 +146,15 @@ def fit(
         random.set_state(resume["random"])
     for run in range(first, n_init):
         going_on = resume if run == first else None
-        if going_on:
+        state = {"run": run, "best": best and {name: getattr(best, name) for name in _KEPT}}
+        if going_on and "chosen" not in going_on:
             centers = going_on["centers"]
         elif isinstance(init, str):
-            centers = start(problem, init, n_clusters, random, init_size)
+            centers = start_of_run(problem, init, n_clusters, random, init_size, state, going_on, keep)
         else:
             centers = (init[run] / problem.unit - problem.shift).astype(problem.rows.dtype)
         if run == first and problem.task.engine.tuner.mode == "all" and not problem.in_passes:
             problem.tune(centers)
-        state = {"run": run, "best": best and {name: getattr(best, name) for name in _KEPT}}
         done = going_on["iteration"] if going_on else 0
         if run + 1 == n_init:
             problem.expect_passes(max_iter - done + 2)
@@ -211,9 +212,9 @@ def lloyd(
     centers: np.ndarray,
     max_iter: int,
     tolerance: float,
-    state: dict[str, Any],
+    state: State,
     done: int = 0,
-    keep: Callable[[dict[str, Any]], None] = lambda state: None,
+    keep: Callable[[State], None] = lambda state: None,
 ) -> Outcome:
     """Run Lloyd's iterations from given centres.
 

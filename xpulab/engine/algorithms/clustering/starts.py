@@ -9,6 +9,7 @@ References
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,33 @@ from xpulab.engine.comm import Interrupted
 from xpulab.kernels.kmeans import few
 from xpulab.kernels.kmeans.plusplus import index_reaching
 
-__all__ = ["start"]
+__all__ = ["Chosen", "State", "StoppedChoice", "start", "start_of_run"]
 
 _TOLD = 0.05  # seconds between two updates of the description of the present work
 
+#: The state of a fit, which its checkpoint has.
+State = dict[str, Any]
+
+#: The centres that are chosen so far, less the shift, and the inertia of these.
+Chosen = tuple[np.ndarray, float]
+
+
+class StoppedChoice(Interrupted):
+    """A choice by k-means++ was stopped, after these centres."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        super().__init__()
+        self.chosen = chosen
+
 
 def start(
-    problem: Problem, init: str, n_clusters: int, random: np.random.RandomState, init_size: int | None = None
+    problem: Problem,
+    init: str,
+    n_clusters: int,
+    random: np.random.RandomState,
+    init_size: int | None = None,
+    chosen: np.ndarray | None = None,
+    keep: Callable[[Chosen], None] = lambda chosen: None,
 ) -> np.ndarray:
     """Return initial centres, less the shift, of shape (n_clusters, n_features).
 
@@ -37,11 +58,64 @@ def start(
     random : numpy.random.RandomState
     init_size : int, optional
         Number of drawn rows for k-means++, if not all rows are kept.
+    chosen : numpy.ndarray of shape (n_chosen, n_features), optional
+        The first centres of an earlier choice by k-means++ of the same rows, with which this one goes on. `random` is
+        what it was when that choice began.
+    keep : callable, optional
+        Called from time to time while k-means++ chooses.
+
+    Raises
+    ------
+    StoppedChoice
+        On all ranks together, if the task was asked to stop while k-means++ chose among rows that are all kept.
     """
     if problem.in_passes and init_size is not None and init == "k-means++":
         sample = _draw(problem, random.random_sample(max(init_size, n_clusters)), np.empty(0, np.int64))
         return sampled_start(problem, sample, n_clusters, random)
-    return _starts[init](problem, n_clusters, random)
+    if init == "random":
+        return _random_start(problem, n_clusters, random)
+    return _plusplus_start(problem, n_clusters, random, chosen, keep)
+
+
+def start_of_run(
+    problem: Problem, init: str, n_clusters: int, random: np.random.RandomState, init_size: int | None,
+    state: State, resume: State | None, keep: Callable[[State], None],
+) -> np.ndarray:  # fmt: skip
+    """Choose the first centres of a run of k-means, or go on with a choice.
+
+    Parameters
+    ----------
+    problem, init, n_clusters, random, init_size
+        As for `start`.
+    state : dict
+        What the state of this run has beside the choice.
+    resume : dict or None
+        The state of a choice that was stopped.
+    keep : callable
+        Called from time to time with the state of the choice.
+
+    Raises
+    ------
+    StoppedChoice
+        As `start`, with the state of the choice as ``state`` in its result.
+    """
+    # A copy of the state takes a part of the time of small fits, whose choice is never stopped.
+    quick = resume is None and (init == "random" or problem.few(n_clusters) is not None)
+    began = None if quick else random.get_state()
+
+    def state_of(chosen: Chosen) -> State:
+        centers, inertia = chosen
+        of_rows = {"shift": problem.shift, "unit": problem.unit, "random": began}
+        return {**state, "iteration": 0, "chosen": True, "centers": centers, "inertia": inertia, **of_rows}
+
+    try:
+        return start(
+            problem, init, n_clusters, random, init_size, None if resume is None else resume["centers"],
+            lambda chosen: keep(state_of(chosen)),
+        )  # fmt: skip
+    except StoppedChoice as stopped:
+        stopped.result["state"] = state_of(stopped.chosen)
+        raise
 
 
 def _draw(problem: Problem, uniforms: np.ndarray, taken: np.ndarray) -> np.ndarray:
@@ -77,7 +151,13 @@ def _random_start(problem: Problem, n_clusters: int, random: np.random.RandomSta
     return problem.take(chosen)
 
 
-def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
+def _plusplus_start(
+    problem: Problem,
+    n_clusters: int,
+    random: np.random.RandomState,
+    chosen: np.ndarray | None,
+    keep: Callable[[Chosen], None],
+) -> np.ndarray:
     """Draw centres by greedy k-means++ [1]_: each is the best of a few rows, drawn by squared distance to the others.
 
     If a rank does not keep all of its rows, `scalable_start` draws the centres, which takes a few passes.
@@ -85,23 +165,27 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
     distances of one rank, so that no rank needs the distances of all rows.
     """
     comm, rows = problem.comm, problem.rows
-    first = problem.take(_draw(problem, random.random_sample(1), np.empty(0, np.int64)))[0]
+    drawn = random.random_sample(1)
+    if chosen is None or problem.in_passes:
+        chosen = problem.take(_draw(problem, drawn, np.empty(0, np.int64)))
     if problem.in_passes:
-        return scalable_start(problem, first, n_clusters, random)
+        return scalable_start(problem, chosen[0], n_clusters, random)
     trials = 2 + int(np.log(n_clusters))
-    if (whole := problem.few(n_clusters)) is not None:
-        return few.seed(whole, problem.shift, first, random.uniform(size=(n_clusters - 1, trials)))
+    if len(chosen) == 1 and (whole := problem.few(n_clusters)) is not None:
+        return few.seed(whole, problem.shift, chosen[0], random.uniform(size=(n_clusters - 1, trials)))
+    random.uniform(size=(len(chosen) - 1, trials))  # those with which an earlier choice has drawn
     centers = np.empty((n_clusters, rows.n_features), rows.dtype)
-    centers[0] = first
-    state, potential = problem.kernels.start(rows, problem.shift, centers[0])
+    centers[: len(chosen)] = chosen
+    state, potential = problem.kernels.go_on(rows, problem.shift, chosen, trials)
     offsets = comm.exclusive_sums(potential)
-    shown = 0.0
-    for c in range(1, n_clusters):
-        if time.perf_counter() - shown > _TOLD:
+    shown = time.perf_counter()
+    for c in range(len(chosen), n_clusters):
+        if c == len(chosen) or time.perf_counter() - shown > _TOLD:
             shown = time.perf_counter()
             # All ranks choose the same centres, and rank 0 counts them.
             counted: dict[str, Any] = {"done": c, "steps": n_clusters} if comm.rank == 0 else {}
             problem.task.show(doing="first centre", **counted)
+            keep((centers[:c], float(offsets[-1])))
         uniforms = random.uniform(size=trials)
         if offsets[-1] == 0:  # all rows are at centres
             centers[c] = centers[0]
@@ -110,7 +194,7 @@ def _plusplus_start(problem: Problem, n_clusters: int, random: np.random.RandomS
         local = np.append(problem.kernels.candidate_potentials(state, candidates), problem.task.cancelled())
         every = comm.allgather_arrays(local)
         if every[:, -1].any():
-            raise Interrupted
+            raise StoppedChoice((centers[:c], float(offsets[-1])))
         best = int(np.argmin(every[:, :-1].sum(axis=0)))
         problem.kernels.accept(state, best)
         centers[c] = candidates[best]
@@ -127,6 +211,3 @@ def _candidates(problem: Problem, state: Any, targets: np.ndarray, offsets: np.n
         index = problem.kernels.search(state, float(targets[i] - offsets[comm.rank]))
         found[i] = problem.kernels.take(rows, np.array([index]), problem.shift)[0]
     return comm.allreduce(found)
-
-
-_starts = {"k-means++": _plusplus_start, "random": _random_start}
