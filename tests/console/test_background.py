@@ -149,6 +149,20 @@ def test_an_error_is_told_and_raised_by_wait(shell: Any) -> None:
         shell.run_cell_magic("xpu", "--background", "1 +")
 
 
+def test_tables_and_progress_bars_are_text_in_its_output(shell: Any) -> None:
+    source = """
+import pandas as pd
+from tqdm.auto import tqdm
+display(pd.DataFrame({"a": [7]}))
+for _ in tqdm(range(3), desc="rows"): pass
+print("after")
+"""
+    first, second, *bars, last = shell.run_cell_magic("xpu", "--background", source).wait(120).splitlines()
+    assert (first, second, last) == ("[0-1]    a", "[0-1] 0  7", "[0-1] after")
+    assert len(bars) in (1, 2)  # the times on a bar may differ
+    assert all("rows: 100%" in bar for bar in bars), bars
+
+
 def test_ctrl_c_ends_the_wait_and_not_the_cell(running: BackgroundCell, tmp_path: Any) -> None:
     main = threading.get_ident()
 

@@ -283,6 +283,24 @@ def test_bars_are_lines_that_are_overwritten(
     assert all(re.search(left, bar) for bar in bars), bars
 
 
+def test_a_function_shows_tables_and_bars_as_a_cell_does(
+    pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def show(task: Any) -> None:
+        import pandas as pd
+        from IPython.display import display
+        from tqdm.auto import tqdm
+
+        display(pd.DataFrame({"a": [7]}))
+        list(tqdm(range(3), desc="bar"))
+
+    pair.run(show)
+    told = capsys.readouterr()
+    lines = [line for line in (told.out + told.err).splitlines() if line.strip("[0-1] ")]
+    assert lines[:2] == ["[0-1]    a", "[0-1] 0  7"]
+    assert all("bar: 100%" in line for line in lines[2:]), lines
+
+
 def test_programs_find_no_notebook_on_a_rank(pair: xpulab.XPUCluster) -> None:
     """Those that look for one would send messages to a browser, which does not hear an engine."""
     source = """

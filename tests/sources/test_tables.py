@@ -110,6 +110,11 @@ def test_a_null_of_a_table_is_named_or_filled_in(on_pair: xpulab.XPUCluster) -> 
     for use in (KMeans(2).fit, on_pair.scatter):
         with pytest.raises(ValueError, match="contains null, NaN or infinity; the first such row is row 3, column 'a'"):
             use(scan[["b", "a"]])
+    for rows in (scan, scan.read(), pl.DataFrame({"a": [1.0, None]}), scan["a"]):
+        with pytest.raises(
+            ValueError, match=r"\nTo send missing values, .*, type: cluster\.scatter\(X, allow_nan=True\)"
+        ):
+            on_pair.scatter(rows)
     np.testing.assert_array_equal(SimpleImputer().fit_transform(scan), [[1, 1], [2, 2], [3, 3], [2, 4]])
     assert on_pair.scatter(scan, allow_nan=True).nan
 

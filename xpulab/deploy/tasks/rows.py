@@ -120,7 +120,8 @@ class RowsOnEngines:
         NotEnoughMemoryError
             If the host or the devices have too little memory.
         """
-        rows, columns, check = self._looked_at(X, allow_nan)
+        with _naming_allow_nan(allow_nan):
+            rows, columns, check = self._looked_at(X, allow_nan)
         scan = rows if isinstance(rows, Scan) else None
         from_files = scan is not None and bool(scan.files)
         self._engines.require_running()
@@ -131,7 +132,7 @@ class RowsOnEngines:
         blocks: list[SharedBlock] = []
         # Set up before the transfer, so that the rows of an interrupted transfer are freed, too.
         array.discard = keeper = self.release_with(array, array.id, blocks)
-        with self.outgoing() as outgoing:
+        with _naming_allow_nan(allow_nan), self.outgoing() as outgoing:
             outgoing.after_error(keeper)
 
             def payload(lost: EngineLostError | None = None) -> dict[str, Any]:
@@ -419,6 +420,18 @@ class RowsOnEngines:
                 self._tasks.exchange("release", {"handles": [handle]})
                 for block in blocks:
                     self.blocks.give(block)
+
+
+@contextlib.contextmanager
+def _naming_allow_nan(allow_nan: bool) -> Iterator[None]:
+    """Say in an error about missing values, which are not allowed, how they are sent."""
+    try:
+        yield
+    except ValueError as error:
+        if not allow_nan and "NaN" in str(error):
+            more = "To send missing values, which scalers and imputers take, type: cluster.scatter(X, allow_nan=True)"
+            error.args = (f"{error}\n{more}",)
+        raise
 
 
 def _demand(rows: Any, bounds: list[int], sent: bool) -> Demand:
