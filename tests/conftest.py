@@ -403,7 +403,7 @@ def losable(_often_lost: xpulab.XPUCluster) -> xpulab.XPUCluster:
 def _started(n: int) -> Iterator[xpulab.XPUCluster]:
     shared = n > len(os.sched_getaffinity(0))
     with pytest.warns(xpulab.exceptions.OversubscribedWarning, match="share") if shared else contextlib.nullcontext():
-        cluster = xpulab.XPUCluster(n, timeout=60).start()
+        cluster = xpulab.XPUCluster(n, timeout=240).start()  # also on a busy machine, whose disk is slow
     _shared.add(cluster)  # also if a test is the first to ask for it
     try:
         yield cluster
