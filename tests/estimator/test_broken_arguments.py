@@ -306,7 +306,7 @@ def test_nan_in_a_data_frame_is_named_by_its_labels(engines: xpulab.XPUCluster) 
     table.loc["day 3", "column 1"] = np.nan
     words = "The first such value is in row 3 (index 'day 3'), column 'column 1'."
     assert str(refusal(lambda: KMeans(4).fit(table))).endswith(words)
-    assert str(refusal(lambda: engines.scatter(table))).endswith(words)
+    assert words in str(refusal(lambda: engines.scatter(table)))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -327,7 +327,8 @@ def test_nan_in_many_rows_for_which_the_engines_look_gives_the_same_message(
     for ours, theirs in calls:
         error, expected = raised(ours), raised(theirs)
         assert type(error) is type(expected) is ValueError
-        assert str(error) == f"{expected}\nThe first such value is in row 299999, column 13."
+        said = str(error).partition("\nTo send missing values")[0]  # as `scatter` adds
+        assert said == f"{expected}\nThe first such value is in row 299999, column 13."
     np.testing.assert_array_equal(KMeans(4, random_state=0).fit(GOOD).labels_, right)
     asked: list[Any] = []
     callable_init = KMeans(4, init=lambda *_, **__: asked.append(1), n_init=1)

@@ -56,7 +56,7 @@ def test_the_place_in_rows_of_any_kind(
 ) -> None:
     with pytest.raises(ValueError, match="contains NaN") as error:
         call(kind(BAD), on_pair)
-    assert str(error.value).endswith(f"The first such value is in {where}.")
+    assert f"\nThe first such value is in {where}." in str(error.value)
 
 
 @pytest.mark.parametrize(
