@@ -62,7 +62,7 @@ class Outgoing:
         self._sent: list[SharedBlock] = []
         self._results: list[SharedBlock] = []
         self._read: list[np.ndarray[Any, Any]] = []  # arrays that the engines read, which must live as long
-        self.doubts: list[Callable[[], None]] = []
+        self.doubts: list[Callable[[], None]] = []  # after a ValueError of the engines, they raise the exact error
         self._undone: list[Callable[[], object]] = []
         self._owner: list[SharedBlock] | None = None
 

@@ -298,6 +298,7 @@ def test_a_function_shows_tables_and_bars_as_a_cell_does(
     told = capsys.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if line.strip("[0-1] ")]
     assert lines[:2] == ["[0-1]    a", "[0-1] 0  7"]
+    assert len(lines) in (3, 4)  # the times on a bar may differ
     assert all("bar: 100%" in line for line in lines[2:]), lines
 
 

@@ -22,6 +22,8 @@ from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 import xpulab
 from xpulab.cluster import BisectingKMeans, KMeans, MiniBatchKMeans
 from xpulab.decomposition import PCA
+from xpulab.estimator.sending import Packing
+from xpulab.estimator.sent_once import SentOnce
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import LassoCV, LinearRegression, LogisticRegression, RidgeCV
 from xpulab.metrics import davies_bouldin_score
@@ -223,6 +225,32 @@ def test_a_disk_without_space_is_told(
     finally:
         on_pair.memory = None
     assert "180,020 bytes" in str(raised.value)
+
+
+def test_calls_that_send_once_share_the_file_and_one_that_fails_frees_it(on_pair: xpulab.XPUCluster) -> None:
+    once, before = SentOnce(ROWS), _files()
+    once.checked = ROWS
+
+    def sent(fails: bool) -> Any:
+        packing = Packing(KMeans(K), on_pair, ROWS, held=once, task="KMeans.fit", fits=True)
+        packing.require_room()
+        with on_pair.outgoing() as outgoing:
+            source = packing(outgoing)["source"]
+            if fails:
+                raise RuntimeError("no such luck")
+        return source.rows
+
+    on_pair.memory = 0
+    try:
+        first, second = sent(fails=False), sent(fails=False)
+        assert first is second
+        assert _files() == before + 1
+        with pytest.raises(RuntimeError, match="no such luck"):
+            sent(fails=True)
+    finally:
+        on_pair.memory = None
+    assert once.spool is None
+    assert _files() == before  # although two variables hold it
 
 
 def test_it_stops_and_resumes_and_survives_a_lost_engine(losable: xpulab.XPUCluster, tmp_path: Path) -> None:

@@ -322,9 +322,9 @@ class Call:
             if checkpoint is not None:
                 payload["resume"] = state = checkpoint.read() or state
             self._before = _iterations_before(self.report, state)
-            on = "began again" if not state else f"went on from iteration {state['iteration']}"
-            if state and not state["iteration"]:
-                on = "went on with its start"
+            on = "began again"
+            if state:
+                on = f"went on from iteration {state['iteration']}" if state["iteration"] else "went on with its start"
             self.report.notes.append(
                 f"{lost.reason}; the cluster started new engines, and the {self.report.method} {on}"
             )

@@ -23,7 +23,7 @@ AT_ONCE = 512 << 20
 def may_come_in_parts(X: Any, task: str) -> bool:
     """Return whether a call with a result for each row may have to take some of the rows after the others.
 
-    These are rows of files, and so many rows of this process that it is worth to ask whether they fit into memory.
+    These are rows of files, and so many rows of this process that the question takes no time beside the call.
     """
     many = isinstance(X, np.ndarray) and X.nbytes >= LEAST and task not in FROM_SPOOL
     return many or scanned(X) is not None

@@ -297,15 +297,16 @@ class Packing:
 
     def _spooled(self, outgoing: Outgoing) -> Scan:
         """Return a scan of the rows in a file without a name, which this writes, unless an earlier call has."""
-        before = self.spool if self._held is None else self._held.spool
-        if before is not None:
-            return before
-
-        spool, close = spooled(self._X, self._tell)
+        if self.spool is not None:  # new engines read the same file
+            return self.spool
+        found = None if self._held is None else self._held.spool
+        if found is None:
+            found = spooled(self._X, self._tell)
+            outgoing.doubts.append(self._look)
+        spool, close = found
         outgoing.after_error(close)
-        outgoing.doubts.append(self._look)
         if self._held is not None:
-            self._held.spool = spool
+            self._held.spool = found
             outgoing.after_error(self._held.discard)
         return spool
 

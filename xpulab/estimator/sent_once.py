@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xpulab.data import ShardedArray
@@ -27,14 +28,14 @@ class SentOnce:
     ----------
     checked : Any
         The array as `checked_rows` returned it; None before the check.
-    spool : Scan or None
-        The rows in a file without a name, if they do not fit into memory.
+    spool : tuple of (Scan, callable) or None
+        What `spooled` has returned, if the rows do not fit into memory.
     """
 
     def __init__(self, given: Any) -> None:
         self.given = given
         self.checked: Any = None
-        self.spool: Scan | None = None
+        self.spool: tuple[Scan, Callable[[], None]] | None = None
         self._handle: ShardedArray | None = None
 
     def hold(self, cluster: Ranks, X: Any, bounds: list[int], blocks: list[SharedBlock]) -> Handle:

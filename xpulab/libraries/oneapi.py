@@ -15,7 +15,6 @@ import ctypes
 import functools
 import os
 import re
-import signal
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 
 from xpulab.exceptions import OneAPIError
 from xpulab.libraries import libmpi
-from xpulab.sharing.signals import postponed
+from xpulab.sharing.signals import interrupted_after
 
 __all__ = [
     "CPU_TARGET",
@@ -283,7 +282,7 @@ def _bound_to_itself(execute: Callable[[ModuleType], None], module: ModuleType) 
     """Import PyTorch. Ctrl-C waits for the end: a process cannot import PyTorch again after it has left the import."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
-    with postponed() as pressed:
+    with interrupted_after():
         try:
             execute(module)
             sys.setdlopenflags(flags)
@@ -292,8 +291,6 @@ def _bound_to_itself(execute: Callable[[ModuleType], None], module: ModuleType) 
                 action()
         finally:
             sys.setdlopenflags(flags)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)
 
 
 def _load(folder: Path, names: Iterable[str]) -> None:

@@ -93,9 +93,9 @@ def interrupted_after() -> Iterator[None]:
     Raises
     ------
     KeyboardInterrupt
-        At the end, if Ctrl-C was pressed.
+        At the end, if Ctrl-C was pressed, and if no other handler of it is set.
     """
     with postponed() as pressed:
         yield
     if pressed:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)

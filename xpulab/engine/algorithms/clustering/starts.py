@@ -20,7 +20,7 @@ from xpulab.engine.comm import Interrupted
 from xpulab.kernels.kmeans import few
 from xpulab.kernels.kmeans.plusplus import index_reaching
 
-__all__ = ["Chosen", "State", "StoppedChoice", "start", "start_of_run"]
+__all__ = ["State", "StoppedChoice", "start", "start_of_run"]
 
 _TOLD = 0.05  # seconds between two updates of the description of the present work
 
