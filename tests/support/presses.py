@@ -28,8 +28,8 @@ _RUN = "import signal, sys, xpulab.cli; signal.signal(2, signal.default_int_hand
 _SAVES = """import os, sys, time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
-print("begun", flush=True)
 try:
+    print("begun", flush=True)
     if world.rank:
         time.sleep(600)
     world.recv(source=1)  # which nothing interrupts
@@ -111,10 +111,14 @@ def require_time_after_ctrl_c(folder: Path, *words: str) -> None:
     def lines() -> set[str]:
         return set((folder / "said").read_text().splitlines())
 
-    until(lambda: "[0-1] begun" in lines() or {"[0] begun", "[1] begun"} <= lines())
-    process.send_signal(signal.SIGINT)
-    until(lambda: any("still run; Ctrl-C once more ends the ranks" in line for line in lines()))
-    assert "[1] saves 1" in lines()
-    (folder / "there").touch()
-    assert process.wait(timeout=120) == 130
-    assert "[1] saved 1" in lines()
+    try:
+        until(lambda: "[0-1] begun" in lines() or {"[0] begun", "[1] begun"} <= lines())
+        process.send_signal(signal.SIGINT)
+        until(lambda: any("still run; Ctrl-C once more ends the ranks" in line for line in lines()))
+        assert "[1] saves 1" in lines()
+        (folder / "there").touch()
+        assert process.wait(timeout=120) == 130
+        assert "[1] saved 1" in lines()
+    finally:
+        process.terminate()
+        process.wait()
