@@ -31,7 +31,7 @@ __all__ = ["NAME", "ProcessGroup", "reachable", "register"]
 NAME = "xpulab"
 
 _FEW = 1 << 14  # bytes per rank: up to here sending everything to all ranks is faster than a reduction in parts
-_PIECE = 1 << 30  # bytes of a message; MPI counts up to 2**31
+PIECE = 1 << 30  # bytes of a message; MPI counts up to 2**31
 _TAGS = 1 << 14  # a later collective may use the tag of an earlier one that has long ended
 
 #: Names of the collectives, for the comparison of the ranks' calls.
@@ -439,7 +439,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:
-    return [data[first : first + _PIECE] for first in range(0, len(data), _PIECE)] or [data]
+    return [data[first : first + PIECE] for first in range(0, len(data), PIECE)] or [data]
 
 
 def _give(tensor: torch.Tensor, host: torch.Tensor) -> None:
