@@ -211,8 +211,16 @@ def test_the_slider_of_the_explorer_changes_its_picture(lab: NotebookPage) -> No
     assert seen(output, ".xpu-stage", "[data-xpu-standing]") == [".xpu-stage"]
 
 
-def test_all_views_follow_the_theme(lab: NotebookPage) -> None:
+def test_a_report_that_the_next_cell_has_folded_unfolds_and_all_views_follow_the_theme(lab: NotebookPage) -> None:
     """The theme of all later tests is dark."""
+    output = lab.output(FIT)
+    line = output.locator(".xpu-fold > summary")
+    assert " ".join(line.inner_text().split()).startswith("KMeans.fit ! not converged 30,000 × 14 float32 on 2 eng")
+    assert not output.locator("table").first.is_visible()
+    assert output.bounding_box()["height"] < 60
+    lab.page.screenshot(path=SCREENSHOTS / "lab-folded.png")
+    line.click()
+    assert_a_readable_report(output)
     choose_theme(lab, "Dark")
     assert max(ground(lab)) < 60
     assert lab.output(START).evaluate(CONTRAST) > 4.5
@@ -343,6 +351,7 @@ def test_opened_again_without_a_kernel_it_shows_the_last_state(
         assert cluster.locator(".xpu-standing table tbody tr").count() == 2
         assert "stopped" in cluster.inner_text()
         assert "not converged" in fit.inner_text()
+        fit.locator(".xpu-fold > summary").click()
         for theme in ("Dark", "Light"):
             if theme == "Light":
                 choose_theme(again, theme)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,6 +190,36 @@ def test_the_next_cell_has_an_output_of_its_own(shell: Any, views: NotebookViews
     called(views, report())
     assert shell.display_pub.outputs[-1]["transient"]["display_id"] != first
     assert "calls of estimators" not in of_cell_text(shell)
+
+
+@pytest.mark.parametrize("status", ["finished", "not converged", "interrupted", "failed"])
+def test_a_report_that_has_finished_folds_when_the_next_cell_begins(
+    shell: Any, views: NotebookViews, status: Any
+) -> None:
+    shown = called(views, report(status=status))
+    shell.events.trigger("post_run_cell", None)
+    (drawn,) = shell.display_pub.outputs
+    assert '<details class="xpu-fold"' not in drawn["data"]["text/html"]
+    for seen in (False, True):  # an extension runs cells that nobody sees
+        assert shell.display_pub.outputs == [drawn]
+        shell.events.trigger("pre_run_cell", SimpleNamespace(store_history=seen))
+        shell.events.trigger("post_run_cell", None)
+    after = shell.display_pub.outputs[1:]
+    if status in ("interrupted", "failed"):  # what to type next stays in sight
+        assert after == []
+        return
+    assert [(each["update"], each["data"]["text/plain"]) for each in after] == [(True, str(shown))]
+    html = Document(after[0]["data"]["text/html"])
+    assert [each for each in html.attributes("details") if each] == [{"class": "xpu-fold"}]  # and not open
+    assert html.text.index("KMeans.fit") < html.text.index(status) < html.text.index("engine")
+
+
+def test_a_table_of_calls_does_not_fold(shell: Any, views: NotebookViews) -> None:
+    for fit in fits(2):
+        called(views, fit)
+    html = of_cell(shell)
+    shell.events.trigger("pre_run_cell", None)
+    assert shell.display_pub.outputs[-1]["data"]["text/html"] == html
 
 
 def of_cell_text(shell: Any) -> str:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xpulab.report.html import as_of_html, css, fit_parts, message_html
+from xpulab.report.html import as_of_html, css, fit_parts, folded_parts, message_html
 from xpulab.report.progress import FIRST
 from xpulab.report.record import FitRecord
 from xpulab.report.rendering import (
@@ -39,10 +39,12 @@ class Calls(Displayed):
     over : bool
         Whether the table is drawn for the last time. Only then the reports are shown below it, because each new
         drawing would fold them again.
+    folded : bool
+        Whether the report of the only call shows its first line, which unfolds.
     """
 
     def __init__(self) -> None:
-        self.over = False
+        self.over = self.folded = False
         self._entries: deque[FitRecord | Search] = deque(maxlen=_ROWS)
         self._first = 1  # number of the first row
         self._before = 0.0  # seconds of the calls whose rows were removed
@@ -90,6 +92,12 @@ class Calls(Displayed):
         """Whether the calls are shown as a table. If not, the report of the only call is shown."""
         return len(self) > 0 and self._alone is None
 
+    def fold(self) -> bool:
+        """Have the report of the only call fold, if the call has finished; return whether it does."""
+        alone = self._alone if len(self) else None
+        self.folded = isinstance(alone, FitRecord) and alone.status in ("finished", "not converged")
+        return self.folded
+
     def __str__(self) -> str:
         if self._alone is not None:
             return str(self._alone) if isinstance(self._alone, Search) else fit_text(self._alone)
@@ -103,7 +111,8 @@ class Calls(Displayed):
         if isinstance(self._alone, Search):
             return self._alone._repr_html_()
         if self._alone is not None:
-            return block(self._alone.headline, fit_parts(self._alone), css())
+            parts_of = folded_parts if self.folded else fit_parts
+            return block(self._alone.headline, parts_of(self._alone), css())
         header, align, rows, rest = self._table()
         parts = [table_html(header, rows, align, f"{self._title}{rest}"), *map(message_html, self._messages())]
         parts.append(message_html(self._left_out()))

@@ -39,6 +39,7 @@ __all__ = [
     "facts_html",
     "fit_html",
     "fit_parts",
+    "folded_parts",
     "head",
     "message_html",
     "page_html",
@@ -91,6 +92,12 @@ def fit_parts(report: FitRecord) -> list[str]:
         parts += [_folded("Parameters", report.parameters), _folded("Versions", report.versions)]
         parts.append(_folded("Launch shape", {report.launch_shapes: SHAPE} if report.launch_shapes else {}))
     return [*parts, as_of_html(report)]
+
+
+def folded_parts(report: FitRecord) -> list[str]:
+    """Return the pieces of HTML of a report that shows its first line until a reader unfolds it."""
+    first, *rest = fit_parts(report)
+    return [f'<details class="xpu-fold"><summary>{first}</summary>{"".join(rest)}</details>']
 
 
 def task_html(task: TaskRecord) -> Html:

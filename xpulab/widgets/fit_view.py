@@ -133,6 +133,12 @@ class Cell:
             elif not self.calls.running:
                 self._output.end()
 
+    def fold(self) -> None:
+        """Fold a report that has finished, because the next cell begins."""
+        with self._lock:
+            if self._output.shown and self.calls.fold():
+                self._output.show(self.calls, final=True)
+
 
 class CallView:
     """The view of one call of an estimator, in the output of its cell."""
@@ -209,6 +215,7 @@ class NotebookViews(CellViews):
     def __init__(self, shell: InteractiveShell) -> None:
         self._pages = Pages()
         self._busy = False
+        self._cell = self._seen = Cell(self._pages)
         kernel = getattr(shell, "kernel", None)
         self._restored = restore_while_cells_run(kernel, lambda: self._busy, self._pages.loaded)
         super().__init__(shell)
@@ -222,9 +229,12 @@ class NotebookViews(CellViews):
     def _view(self, report: Report) -> View:
         return CallView(self._cell) if isinstance(report, FitRecord) else TaskView(self._pages)
 
-    def _begin(self, *_: object) -> None:
+    def _begin(self, *info: object) -> None:
         self._busy = True
         self._cell = Cell(self._pages)
+        if all(getattr(each, "store_history", True) for each in info):  # nobody sees other cells, of extensions
+            self._seen.fold()
+            self._seen = self._cell
 
     def _end(self, *_: object) -> None:
         self._busy = False
