@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "ADAPTERS_MANAGER": "sklearn.utils._set_output",
     "BaseSearchCV": "sklearn.model_selection._search",
     "Interval": "sklearn.utils._param_validation",
     "NODE_DTYPE": "sklearn.tree._tree",
@@ -58,6 +59,7 @@ _HOMES = {
     "_to_object_array": "sklearn.utils.validation",
     "_validate_shuffle_split": "sklearn.model_selection._split",
     "callback_management_context": "sklearn.callback._callback_support",  # since scikit-learn 1.9
+    "get_columns": "sklearn.utils._set_output",
     "validate_parameter_constraints": "sklearn.utils._param_validation",
     "validate_params": "sklearn.utils._param_validation",
 }

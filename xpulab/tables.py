@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "columns_of_frame",
     "columns_of_rows",
     "handle_of",
+    "named",
     "refuse_rounded",
 ]
 
@@ -103,6 +105,19 @@ def columns_of_rows(X: Any, n_columns: int) -> list[Column]:
     if known is not None and all(isinstance(each, Column) for each in known):
         return list(known)
     return [Column(None, "", None)] * n_columns
+
+
+def named(rows: ShardedArray, names: Sequence[str]) -> ShardedArray:
+    """Return a handle for the rows of a dense handle, as a table whose columns have these names. Nothing is copied."""
+    if rows.columns is not None and list(rows.columns) == list(names):
+        return rows
+    plain = Column(None, str(rows.dtype), rows.dtype)
+    known = (column if column.dtype else plain for column in columns_of_rows(rows, len(names)))
+    columns = [replace(column, name=str(name)) for column, name in zip(known, names, strict=True)]
+    made = handle_of(rows.cluster, rows.shape, rows.dtype, rows.bounds, columns, name=rows.name, nan=rows.nan)
+    made.id, made.origin, made.again = rows.id, rows.origin, rows.again
+    made.discard = lambda: rows.discard()  # it keeps the handle, with which the engines would free the rows
+    return made
 
 
 def refuse_rounded(column: Column, found: npt.NDArray[Any]) -> None:

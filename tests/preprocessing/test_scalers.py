@@ -161,8 +161,6 @@ def test_handles_stay_on_the_engines(current: xpulab.XPUCluster, scaler: Any) ->
     assert rows.columns is None  # as an array, in scikit-learn, has no names
     np.testing.assert_array_equal(rows.gather(), ours.transform(pd.DataFrame(X, columns=list("abcdefg"))))
     np.testing.assert_allclose(ours.inverse_transform(rows).gather(), X, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="makes data frames of arrays, and X is a ShardedArray"):
-        ours.set_output(transform="pandas").transform(handle)
 
 
 @three

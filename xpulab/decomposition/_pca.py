@@ -158,7 +158,6 @@ class PCA(Projecting, sklearn.decomposition.PCA):
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `fit`.
         """
-        self._require_no_frames(X)
         with self._sent_once(X):
             projections = self._fit_rows(X, True)
             return self.transform(X) if projections is None else projections

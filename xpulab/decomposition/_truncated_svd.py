@@ -135,7 +135,6 @@ class TruncatedSVD(Projecting, sklearn.decomposition.TruncatedSVD):
         NoClusterError, ValueError, TypeError, HandleError, EngineError, EngineLostError, KeyboardInterrupt
             As `fit`.
         """
-        self._require_no_frames(X)
         with self._sent_once(X):
             projections = self._fit_rows(X, is_sparse(X))
             return self.transform(X) if projections is None else projections

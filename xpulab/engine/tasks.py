@@ -60,6 +60,13 @@ def _release(task: Task, handles: list[str]) -> dict[str, object]:
     return {}
 
 
+@task("describe_rows")
+def _describe_rows(task: Task, handle: Handle) -> dict[str, object]:
+    """Note what is known of rows that are kept, such as the names of their columns."""
+    task.engine.descriptions[handle.id] = handle.description
+    return {}
+
+
 @task("handles")
 def _handles(task: Task) -> dict[str, object]:
     """List the rows that all clients may use."""

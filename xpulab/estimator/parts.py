@@ -1,7 +1,9 @@
-"""Methods with a result for each row take some of the rows after the others if there is no room for all."""
+"""What a call does if there is no room for all rows: it takes some after the others, or says what draws some."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.scanning import scanned
 from xpulab.sharing.sources import bounds_of
 
-__all__ = ["may_come_in_parts", "rows_at_once"]
+__all__ = ["may_come_in_parts", "or_drawn", "rows_at_once"]
 
 #: Bytes that all engines together have at a time of results that grow with the rows of a file.
 AT_ONCE = 512 << 20
@@ -58,3 +60,14 @@ def rows_at_once(
             rows = max(1, rows // 2)
         else:
             return max(1, rows if rows == n or of_all is None else rows // 2)
+
+
+@contextmanager
+def or_drawn(parameter: str | None) -> Iterator[None]:
+    """Add to an error of too little memory what draws rows, such as "subsample=10_000"; nothing for None."""
+    try:
+        yield
+    except NotEnoughMemoryError as error:
+        if parameter is None:
+            raise
+        raise NotEnoughMemoryError(f"{error}; or have some rows drawn: {parameter}") from None

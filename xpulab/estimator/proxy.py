@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _get_output_config
 from xpulab.caching import Origin
 from xpulab.csr import ShardedCSR
 from xpulab.data import Outgoing, ShardedArray
@@ -23,6 +22,7 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks, CallbackSupportMixin, callback_management_context
+from xpulab.estimator.frames import name_columns_of_handles
 from xpulab.estimator.interrupted import Interruptible
 from xpulab.estimator.parts import may_come_in_parts, rows_at_once
 from xpulab.estimator.rows import checked_rows, checked_unnamed, checked_weights, given_dtype, in_float64
@@ -34,6 +34,7 @@ from xpulab.report.fit import FitReport
 
 __all__ = ["Proxy", "TransformerProxy"]
 
+name_columns_of_handles()
 
 #: Methods that may have the parameter `out`, of those whose parameters scikit-learn routes.
 _WITH_OUT = "predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "inverse_transform"
@@ -318,24 +319,9 @@ class TransformerProxy(Proxy):
         -------
         ndarray or ShardedArray of shape (n_samples, n_features_out)
             A handle if X is a handle.
-
-        Raises
-        ------
-        ValueError
-            If `set_output` asks for data frames, and X is a handle. Nothing has been sent.
         """
-        self._require_no_frames(X)
         with self._sent_once(X):
             return self.fit(X, y, **fit_params).transform(X)
-
-    def _require_no_frames(self, X: object) -> None:
-        """Raise ValueError if `set_output` asks for data frames, and X is a handle, of which the result stays."""
-        dense = _get_output_config("transform", self)["dense"] if isinstance(X, ShardedArray) and X.stays else "default"
-        if dense != "default":
-            raise ValueError(
-                f"set_output(transform={dense!r}) makes data frames of arrays, and X is a ShardedArray, whose "
-                "rows stay on the engines; pass X.gather(), or set_output(transform='default')"
-            )
 
     def _transformed(
         self,
@@ -351,7 +337,9 @@ class TransformerProxy(Proxy):
         described: Any = None,
         **arguments: Any,
     ) -> Any:
-        """Transform the rows of X: a handle if X is a handle, otherwise an array. The columns have no names.
+        """Transform the rows of X: a handle if X is a handle, otherwise an array.
+
+        The columns have no names, unless `set_output` asks for data frames: then scikit-learn has them named.
 
         Parameters
         ----------
@@ -372,15 +360,8 @@ class TransformerProxy(Proxy):
             What is known of the columns of the result of a table.
         **arguments : Any
             Arguments of the task.
-
-        Raises
-        ------
-        ValueError
-            If `set_output` asks for data frames, and X is a handle.
         """
         cluster, given = self._cluster(), given_dtype(X) if self._keeps else None
-        if method == "transform":
-            self._require_no_frames(X)
         if n_given is None:
             X = self._checked(cluster, X, reset=False)
         else:

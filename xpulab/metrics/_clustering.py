@@ -18,7 +18,7 @@ from xpulab.csr import as_sent, is_sparse, require_dense
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.estimator.call import Call, Functions
-from xpulab.estimator.drawing import or_drawn
+from xpulab.estimator.parts import or_drawn
 from xpulab.estimator.rows import FLOATS, in_floats, stays
 from xpulab.estimator.sending import Result
 from xpulab.scanning import scanned

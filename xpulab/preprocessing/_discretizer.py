@@ -16,7 +16,7 @@ from xpulab._sklearn import _fit_context, rows_of_bins
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
-from xpulab.estimator.drawing import or_drawn
+from xpulab.estimator.parts import or_drawn
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import FLOATS

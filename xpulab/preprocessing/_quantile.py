@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
-from xpulab.estimator.drawing import or_drawn
+from xpulab.estimator.parts import or_drawn
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.estimator.results_in_files import in_file
 from xpulab.scanning import scanned
