@@ -211,6 +211,18 @@ def test_a_script_whose_rank_waits_in_gloo_ends_with_an_error(tmp_path: Path) ->
     assert f"NeverAnsweredError: no rank can answer any more: {says}" in ran.stderr
 
 
+def test_a_script_with_fewer_batches_on_a_rank_ends_with_an_error_that_names_it(tmp_path: Path) -> None:
+    uneven = GLOO.replace("range(3)", "range(3 + 2 * (dist.get_rank() == 0))")
+    (tmp_path / "script.py").write_text(uneven)
+    command = [sys.executable, "-m", "xpulab", "run", "-n", "2", str(tmp_path / "script.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1, ran.stderr
+    assert "in <module>" in ran.stderr
+    assert "line 5" in ran.stderr.partition("in <module>")[0]
+    assert "Every rank needs the same number of batches" in ran.stderr
+    assert "rank 0 ended with status 1, and so all ranks were ended; rank 1 had ended before, without" in ran.stderr
+
+
 class Module(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

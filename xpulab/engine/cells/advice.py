@@ -53,8 +53,10 @@ _TOO_MANY = (
     "intel, or xpulab run --mpi intel.\n"
 )
 _CLOSED = (
-    "gloo's connections are closed for good: an earlier wait for ranks that did not come has ended so. For new ones, "
-    "type torch.distributed.destroy_process_group(), and then torch.distributed.init_process_group().\n"
+    "gloo's connections are closed for good: another rank has ended before this one, or an earlier wait for ranks that "
+    "did not come has ended so. Every rank needs the same number of batches; torch.distributed.algorithms.join.Join "
+    "allows other numbers. For new connections, type torch.distributed.destroy_process_group(), and then "
+    "torch.distributed.init_process_group().\n"
 )
 
 
