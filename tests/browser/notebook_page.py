@@ -87,11 +87,18 @@ class NotebookPage:
         return self.cells.nth(cell).locator(".jp-Cell-outputArea")
 
     def wait_for_kernel(self) -> None:
-        """Wait until the kernel is connected and idle."""
-        self.page.wait_for_function(
-            "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'",
-            polling=_POLLING,
-        )
+        """Wait until the kernel is connected and idle, and the page can show widgets.
+
+        A notebook that had no kernel when it was opened shows none until its page is loaded again (ipywidgets, issue
+        3970). So it is where the server lists its kernels late.
+        """
+        idle = "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"
+        self.page.wait_for_function(idle, polling=_POLLING)
+        if any("(reading 'kernel')" in text for text in self.errors):
+            self.errors.clear()
+            self.page.reload()
+            self.cells.first.wait_for()
+            self.page.wait_for_function(idle, polling=_POLLING)
 
     def start(self, cell: int) -> None:
         """Start a cell with the keyboard, without waiting for its end."""
