@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1)
 START, FIT, EXPLORE, ENDLESS, NEXT, FOREST, WRONG, WAITS, ATTRIBUTE, OF_RANKS = range(10)
 CELLS = [
     "%load_ext xpulab\nc = %xpu_cluster start -n 2\nc",
-    f"{GENTLY}import numpy as np\nfrom xpulab.cluster import KMeans\n"
+    f"{GENTLY}import numpy as np\nimport xpulab.widgets.fit_view as views\nfrom xpulab.cluster import KMeans\n"
+    "views.SEEN = 0\n"
     "X = np.random.default_rng(0).normal(size=(30_000, 14)).astype(np.float32)\n"
     "km = KMeans(120, init=X[:120], n_init=1, max_iter=60, tol=0).fit(X)\n_ = c.run(meetings)",
     "import xpulab\nview = xpulab.explore(X[:, :2] + 4 * (X[:, 2:4] > 0), k=4, random_state=0)\nview",

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from constants import constants_here
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from reports import Document, report
@@ -202,7 +203,8 @@ def test_a_report_that_has_finished_folds_when_the_next_cell_begins(
     assert '<details class="xpu-fold"' not in drawn["data"]["text/html"]
     for seen in (False, True):  # an extension runs cells that nobody sees
         assert shell.display_pub.outputs == [drawn]
-        shell.events.trigger("pre_run_cell", SimpleNamespace(store_history=seen))
+        with constants_here("xpulab.widgets.fit_view", SEEN=0.0):
+            shell.events.trigger("pre_run_cell", SimpleNamespace(store_history=seen))
         shell.events.trigger("post_run_cell", None)
     after = shell.display_pub.outputs[1:]
     if status in ("interrupted", "failed"):  # what to type next stays in sight
@@ -214,11 +216,15 @@ def test_a_report_that_has_finished_folds_when_the_next_cell_begins(
     assert html.text.index("KMeans.fit") < html.text.index(status) < html.text.index("engine")
 
 
-def test_a_table_of_calls_does_not_fold(shell: Any, views: NotebookViews) -> None:
-    for fit in fits(2):
+@pytest.mark.parametrize(("calls", "seen"), [(1, 3600.0), (2, 0.0)])
+def test_a_table_of_calls_and_a_report_of_which_the_next_cell_comes_at_once_do_not_fold(
+    shell: Any, views: NotebookViews, calls: int, seen: float
+) -> None:
+    for fit in fits(calls):
         called(views, fit)
     html = of_cell(shell)
-    shell.events.trigger("pre_run_cell", None)
+    with constants_here("xpulab.widgets.fit_view", SEEN=seen):
+        shell.events.trigger("pre_run_cell", None)
     assert shell.display_pub.outputs[-1]["data"]["text/html"] == html
 
 

@@ -32,6 +32,9 @@ __all__ = ["CellViews", "NotebookViews", "TaskView", "TerminalViews"]
 _BYTES_PER_SECOND = 300_000
 #: In a loop of quick calls the calling thread draws. This is the largest share of its time for drawing.
 _SHARE = 0.02
+#: Seconds for which a report must have stood before the next cell folds it. If all cells run one after the other, in a
+#: front end or by nbconvert, nobody has seen it, and the notebook is to be read as a whole.
+SEEN = 1.0
 #: Seconds between two copies of the report of a running call on the disk, for a kernel that is restarted.
 _KEEP = 10.0
 
@@ -113,11 +116,13 @@ class Cell:
         self.pages = pages
         self._output = Output(pages)
         self._stale = False
+        self._since = 0.0
         self._lock = threading.Lock()
 
     def show(self, report: FitRecord, now: bool = False) -> bool:
         """Add a call, and show it if `now`, or if the output may be updated. Returns whether it was shown."""
         with self._lock:
+            self._since = time.monotonic()
             self.calls.add(report)
             self._stale = not (now or self._output.due or self.calls.over)
             if not self._stale:
@@ -127,6 +132,7 @@ class Cell:
     def end(self) -> None:
         """Show the calls that are not shown yet, after the cell has ended."""
         with self._lock:
+            self._since = time.monotonic()
             self.calls.end()
             if self._stale or self.calls.tabled:
                 self._output.show(self.calls, self.calls.running, not self.calls.running)
@@ -134,9 +140,9 @@ class Cell:
                 self._output.end()
 
     def fold(self) -> None:
-        """Fold a report that has finished, because the next cell begins."""
+        """Fold a report that has finished, and stood for a while, because the next cell begins."""
         with self._lock:
-            if self._output.shown and self.calls.fold():
+            if self._output.shown and time.monotonic() - self._since >= SEEN and self.calls.fold():
                 self._output.show(self.calls, final=True)
 
 
