@@ -334,12 +334,11 @@ class ShardedArray(Elementwise, ChoosesRows, Listed):
         return Handle(self.id, Description(self.name, self.shape, self.dtype, self.bounds, columns, self.nan))
 
     def require_finite(self, name: str = "X") -> None:
-        """Raise ValueError if there may be NaN among the rows."""
+        """Raise ValueError if there is NaN among the rows. If it is not known, the engines look for it, once."""
         if self.nan:
-            raise ValueError(
-                f"Input {name} may contain NaN: {self!r} was sent with allow_nan=True; fill in the missing values with "
-                "xpulab.impute.SimpleImputer first, or send rows without NaN"
-            )
+            names = None if self.columns is None else list(self.columns)
+            self.cluster.call("require_finite", {"source": self.source(self.cluster), "name": name, "names": names})
+            self.nan = False
 
     @property
     def ndim(self) -> int:

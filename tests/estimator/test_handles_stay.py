@@ -308,11 +308,12 @@ def test_targets_that_forests_refuse(current: xpulab.XPUCluster) -> None:
     X = rng.normal(size=(200, 3))
     rows = current.scatter(X)
     several = current.scatter(rng.integers(0, 3, (200, 2)) * 1.0)
+    missing = np.where(np.arange(200) == 7, np.nan, X[:, 0])
     cases: list[tuple[Any, Any, str]] = [
         (RandomForestClassifier(), current.scatter(X[:, 0].copy()), "Unknown label type"),
         (RandomForestClassifier(oob_score=True), several, "cannot be used to compute OOB estimates"),
         (RandomForestClassifier(class_weight={0: 1}), several, "should be a list of dicts"),
-        (RandomForestRegressor(), current.scatter(X[:, 0].copy(), allow_nan=True), "Input y may contain NaN"),
+        (RandomForestRegressor(), current.scatter(missing, allow_nan=True), "Input y contains NaN.* is row 7"),
         (RandomForestRegressor(), current.scatter(X[:99, 0].copy()), "inconsistent numbers of samples"),
     ]
     for forest, y, message in cases:

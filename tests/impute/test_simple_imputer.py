@@ -76,7 +76,7 @@ def test_a_pipeline_on_a_handle_with_nan(on_pair: xpulab.XPUCluster, tmp_path: P
     scaled = StandardScaler().fit_transform(handle)
     assert scaled.nan
     for rows in (handle, scaled):
-        with pytest.raises(ValueError, match=r"Input X may contain NaN.*\n?.*SimpleImputer"):
+        with pytest.raises(ValueError, match=r"Input X contains NaN.*\n?.*SimpleImputer"):
             KMeans(3).fit(rows)
     with pytest.raises(ValueError, match="NaN"):
         on_pair.scatter(X)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from xpulab.engine.engine import Task
-from xpulab.kernels.kmeans.choice import kernels_for
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import StreamedRows, parts_of
@@ -17,7 +17,7 @@ __all__ = ["require_all_finite", "require_no_infinity"]
 
 def require_all_finite(
     task: Task,
-    rows: Rows | StreamedRows,
+    rows: AnyRows,
     bounds: list[int],
     name: str = "X",
     own: bool = False,

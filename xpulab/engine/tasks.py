@@ -12,6 +12,7 @@ from xpulab.engine.cells.usage import measured
 from xpulab.engine.cells.users_code import Here, answer_of
 from xpulab.engine.dataset import pieces, rows_of, write_block
 from xpulab.engine.engine import Task, warm_up
+from xpulab.engine.finite import require_all_finite
 from xpulab.engine.registry import task
 from xpulab.engine.torch import tasks as torch_tasks
 from xpulab.kernels.kmeans.choice import kernels_for
@@ -88,6 +89,18 @@ def _scatter(task: Task, source: Source) -> dict[str, object]:
     named = [id for id, each in task.engine.descriptions.items() if each.name == name and id != source.keep.id]
     _release(task, [] if name is None else named)
     return {"shared": isinstance(rows, Rows) and rows.shared}
+
+
+@task("require_finite")
+def _require_finite(task: Task, source: Source, name: str, names: list[str] | None) -> dict[str, object]:
+    """Raise ValueError on all ranks if rows of a handle have NaN; it names the first such row, and its column."""
+    try:
+        require_all_finite(task, rows_of(task, source), source.bounds, name, names=names)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} Fill in missing values with xpulab.impute.SimpleImputer, or choose the rows and columns without"
+        ) from None
+    return {}
 
 
 def _until_stopped(task: Task, pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -27,6 +27,7 @@ __all__ = [
     "consecutive",
     "divided",
     "every_kernel",
+    "find_nonfinite",
     "reach",
     "shift_for",
     "squares_kernel",
@@ -226,6 +227,16 @@ def consecutive(rows: SparseRows, first: int, last: int) -> npt.NDArray[Any]:
             row_of = np.repeat(np.arange(len(out)), np.diff(bounds))
             out[row_of, rows.device.fetch(rows.indices, *stored)] = rows.device.fetch(rows.data, *stored)
     return out
+
+
+def find_nonfinite(rows: SparseRows) -> int:
+    """Return the index on this rank of the first row with NaN or infinity, or -1 if there is none."""
+    for first in range(0, rows.n_stored, _STAGED):
+        bad = ~np.isfinite(rows.device.fetch(rows.data, first, min(first + _STAGED, rows.n_stored)))
+        if bad.any():
+            place = first + int(bad.argmax())
+            return int(np.searchsorted(rows.device.fetch(rows.indptr), place, side="right")) - 1
+    return -1
 
 
 def column_sums(
