@@ -74,6 +74,7 @@ def test_no_example_is_skipped_and_every_estimator_of_the_quickest_start_has_one
 #: names of the reader's own.
 PAGES = {
     "start/laptop.md": "",
+    "start/your_own_table.md": "",
     "assistants.md": "",
     "guide/fit.md": """
 import pathlib
