@@ -68,10 +68,21 @@ def queue(host: Host) -> list[str]:
     return [line for line in host.processes().values() if "holder hold" in line]
 
 
-def test_a_job_is_used_and_ends_with_the_cluster(hosts: Network, pbs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [False, True], ids=["as it comes", "after a look for its end has read all of it"])
+def test_a_job_is_used_and_ends_with_the_cluster(
+    hosts: Network, pbs: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
     said: list[str] = []
-    monkeypatch.setattr("xpulab.deploy.life._teller", lambda handle: said.append)
-    with cluster_of(hosts) as cluster:
+    cluster = cluster_of(hosts)
+
+    def tell(text: str) -> None:
+        said.append(text)
+        if before and text.startswith("submitting"):
+            submission: Any = cluster.life.submission
+            until(lambda: submission.ended or submission.job)
+
+    monkeypatch.setattr("xpulab.deploy.life._teller", lambda handle: tell)
+    with cluster:
         waits = (
             "PBS's job 7.server: queued (Not Running: not enough cores), expected to start at Tue Nov 24 00:30:00 2026"
         )

@@ -44,7 +44,9 @@ def test_columns_and_rows_without_missing_values_are_taken(table: Any, written: 
 
 
 def test_what_has_missing_values_says_where(table: Any) -> None:
-    instead = re.escape("Fill in missing values with xpulab.impute.SimpleImputer, or choose the rows and columns")
+    instead = re.escape(
+        "Fill in missing values with xpulab.impute.SimpleImputer, or choose rows and columns without them."
+    )
     place = rf"the first such row is row 7, column 'distance'\. {instead}"
     for _ in range(2):  # it is asked again: nothing was noted
         with pytest.raises(ValueError, match=rf"Input X contains null, NaN or infinity; {place}"):

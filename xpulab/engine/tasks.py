@@ -98,7 +98,7 @@ def _require_finite(task: Task, source: Source, name: str, names: list[str] | No
         require_all_finite(task, rows_of(task, source), source.bounds, name, names=names)
     except ValueError as error:
         raise ValueError(
-            f"{error} Fill in missing values with xpulab.impute.SimpleImputer, or choose the rows and columns without"
+            f"{error} Fill in missing values with xpulab.impute.SimpleImputer, or choose rows and columns without them."
         ) from None
     return {}
 

@@ -9,6 +9,7 @@ import re
 import select
 import shlex
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -155,6 +156,7 @@ class Submission:
         )
         self._scheduler = scheduler
         self._said = b""
+        self._unsaid: deque[keeper.Message] = deque()  # until `wait` has said them, also those that `ended` has seen
         self._job: Job | None = None
         self._ended = ""
         (folder / keeper.OPTIONS).write_text(json.dumps(asdict(options)))
@@ -193,15 +195,17 @@ class Submission:
         label, number = choice.module(self._scheduler).LABEL, ""
         say(f"submitting a job to {label}")
         assert self._keeper.stdout is not None
-        while self._job is None:
-            select.select([self._keeper.stdout], [], [], _LOOK)
-            for message in self._messages():
+        while self._job is None or self._unsaid:
+            select.select([self._keeper.stdout], [], [], 0 if self._unsaid else _LOOK)
+            self._look()
+            while self._unsaid:
+                message = self._unsaid.popleft()
                 number = message.get("job", number)
                 if "refused" in message:
                     raise ClusterStartError(message["refused"])
                 if "waits" in message or "job" in message:
                     say(f"{label}'s job {number}: {message.get('waits') or 'submitted'}")
-            if self.ended:
+            if self.ended and not self._unsaid:  # what it has said last comes first
                 raise JobEnded(self.ended)
         say(f"{label}'s job {number} runs on {', '.join(self._job.nodes)}")
         return self._job
@@ -214,9 +218,9 @@ class Submission:
     @property
     def ended(self) -> str:
         """How the job has ended; empty if it waits or runs."""
-        self._messages()
+        self._look()
         if not self._ended and self._keeper.poll() is not None:
-            self._messages()  # its last words
+            self._look()  # its last words
             self._ended = self._ended or "the program that keeps the job has ended, and so did the job"
         return self._ended
 
@@ -248,11 +252,11 @@ class Submission:
             if pipe is not None:
                 pipe.close()
 
-    def _messages(self) -> list[keeper.Message]:
-        """Return what the keeper has said since the last look."""
+    def _look(self) -> None:
+        """Note what the keeper has said since the last look."""
         assert self._keeper.stdout is not None
         if self._keeper.stdout.closed:
-            return []
+            return
         with contextlib.suppress(BlockingIOError):
             while found := os.read(self._keeper.stdout.fileno(), 1 << 16):
                 self._said += found
@@ -262,4 +266,4 @@ class Submission:
             if about := message.get("runs"):
                 self._job = Job.from_dict(about)
             self._ended = message.get("ended", self._ended)
-        return messages
+        self._unsaid += messages

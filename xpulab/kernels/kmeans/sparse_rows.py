@@ -231,11 +231,12 @@ def consecutive(rows: SparseRows, first: int, last: int) -> npt.NDArray[Any]:
 
 def find_nonfinite(rows: SparseRows) -> int:
     """Return the index on this rank of the first row with NaN or infinity, or -1 if there is none."""
-    for first in range(0, rows.n_stored, _STAGED):
-        bad = ~np.isfinite(rows.device.fetch(rows.data, first, min(first + _STAGED, rows.n_stored)))
+    starts = rows.device.fetch(rows.indptr, 0, rows.n_samples + 1)
+    stored = int(starts[-1])
+    for first in range(0, stored, _STAGED):
+        bad = ~np.isfinite(rows.device.fetch(rows.data, first, min(first + _STAGED, stored), copied=False))
         if bad.any():
-            place = first + int(bad.argmax())
-            return int(np.searchsorted(rows.device.fetch(rows.indptr), place, side="right")) - 1
+            return int(np.searchsorted(starts, first + bad.argmax(), side="right")) - 1
     return -1
 
 
