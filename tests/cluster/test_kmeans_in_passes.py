@@ -190,6 +190,37 @@ def test_it_stops_and_resumes_and_survives_a_lost_engine(
     assert "went on from iteration" in said(lost)
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
+def test_a_choice_of_the_first_centres_goes_on_with_its_passes(
+    on_pair: xpulab.XPUCluster, rows: Scan, tmp_path: Path, weights: np.ndarray | None
+) -> None:
+    parameters: dict[str, Any] = {"n_init": 2, "max_iter": 3, "random_state": 0}
+    on_pair.memory = 0
+    try:
+        whole, stopped = KMeans(K, **parameters).fit(rows, sample_weight=weights), KMeans(K, **parameters)
+        first = KMeans(K, **parameters | {"n_init": 1}).fit(rows, sample_weight=weights)
+        for run, fitted in enumerate([None, first]):
+            waits = tmp_path / f"waits {run}"
+            doing = "drawing the first centres by k-means||: pass 3"  # which has just looked whether to stop
+            on_pair.run(strike, 1, wait_for_stop, str(waits), iterations=3 * run, doing=doing)
+            with pressed_when(waits), pytest.raises(KeyboardInterrupt) as raised:
+                stopped.fit(rows, sample_weight=weights)
+            on_pair.run(meetings)
+            where = f"after pass 3 of k-means||, which draws the first centres, run {run + 1} of 2; to go on, type"
+            assert where in str(raised.value)
+            if fitted is None:
+                assert stopped.cluster_centers_.shape == (1 + 2 * 2 * K, D)
+                assert stopped.inertia_ == pytest.approx(-stopped.score(rows, sample_weight=weights), rel=1e-4)
+                assert stopped.n_iter_ == 0
+            else:
+                np.testing.assert_array_equal(stopped.cluster_centers_, fitted.cluster_centers_)
+            stopped.resume()
+            np.testing.assert_array_equal(stopped.cluster_centers_, whole.cluster_centers_)
+            np.testing.assert_array_equal(stopped.labels_, whole.labels_)
+    finally:
+        on_pair.memory = None
+
+
 def test_what_needs_all_rows_is_refused_with_the_numbers(on_pair: xpulab.XPUCluster, rows: Scan) -> None:
     on_pair.memory = "40KB"
     try:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.naive_bayes
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import accuracy_score, r2_score
 
 import xpulab
 from xpulab import metrics
+from xpulab.cluster import BisectingKMeans, KMeans, MiniBatchKMeans
 from xpulab.data import ShardedArray
 from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
 from xpulab.ensemble._targets import WEIGHTS_DRAW
@@ -56,6 +58,27 @@ def test_queries_of_neighbours(
         assert (sum(written), sum(received)) == (0, 0)
         for ours_too, expected in zip(some, near, strict=True):
             np.testing.assert_array_equal(np.concatenate(ours_too), np.concatenate(expected))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kind"),
+    [(each, kind) for each in (KMeans, MiniBatchKMeans, BisectingKMeans) for kind in ("float32", "float64", "CSR")]
+    + [(KMeans, "large")],
+)
+def test_distances_to_centres(
+    current: xpulab.XPUCluster, written: list[int], received: list[int], estimator: Any, kind: str
+) -> None:
+    drawn = np.random.default_rng(0).normal(scale=1e200 if kind == "large" else 1, size=(700, 5))
+    X = drawn.astype(np.float32 if kind == "float32" else np.float64)
+    rows = csr_matrix(X) if kind == "CSR" else X
+    ours = estimator(4, random_state=0).fit(rows)
+    expected = ours.transform(rows)
+    for there in [current.scatter(rows)] if kind == "CSR" else sharded(current, X):
+        del written[:], received[:]
+        found = ours.transform(there)
+        assert (sum(written), sum(received)) == (0, 0)
+        assert (found.shape, found.dtype, found.counts) == ((700, 4), X.dtype, there.counts)
+        np.testing.assert_array_equal(found.gather(), expected)
 
 
 def test_rows_of_the_fit_as_queries_and_predictions(

@@ -27,6 +27,7 @@ from xpulab.metrics import silhouette_samples
 from xpulab.mixture import GaussianMixture
 from xpulab.neighbors import NearestNeighbors
 from xpulab.preprocessing import OneHotEncoder, QuantileTransformer
+from xpulab.scanning import Scan
 
 __all__ = ["WEIGHTS", "X", "Y", "busy", "interrupted_when", "require_clean", "require_same", "results"]
 
@@ -101,7 +102,24 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
     found["out of bag"], found["classes"] = forest.oob_decision_function_, forest.predict(cluster.scatter(X))
     regressor = RandomForestRegressor(5, max_leaf_nodes=50, random_state=0).fit(handle, cluster.scatter(X[:, :2]))
     found["regression"] = regressor.predict(cluster.scatter(X))
-    return found
+    return found | _in_passes(cluster, xpulab.scan(folder / "rows.parquet"))
+
+
+def _in_passes(cluster: xpulab.XPUCluster, rows: Scan) -> dict[str, Any]:
+    """Results of calls in which the engines of each host keep no rows of a file, and read them in each pass."""
+    cluster.memory = 0
+    try:
+        model = KMeans(3, random_state=0).fit(rows)
+        assert any("0 % of the rows were kept" in note for note in model.report_.notes)
+        return {
+            "centres of passes": model.cluster_centers_,
+            "labels of passes": model.labels_,
+            "means of passes": GaussianMixture(3, means_init=X[:3], max_iter=5, tol=0).fit(rows).means_,
+            "components of passes": PCA(3).fit(rows).components_,
+            "coefficients of passes": LogisticRegression().fit(rows, Y).coef_,
+        }
+    finally:
+        cluster.memory = None
 
 
 def require_same(found: dict[str, Any], expected: dict[str, Any]) -> None:

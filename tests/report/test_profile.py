@@ -93,7 +93,14 @@ def _times(entered: list[float], left: list[float]) -> Measured:
         ("kernel", EVIL, 3, None, 0.5),
         ("MPI", "Recv", 1, 8, 1.0),
     ]
-    return {"seconds": 4.0, "activities": activities, "collectives": {("Bcast", 0, 2): (entered, left)}}
+    moments = [("MPI", "Bcast", a, b - a) for a, b in zip(entered, left, strict=True)]
+    return {
+        "began": 0.5,
+        "seconds": 4.0,
+        "activities": activities,
+        "collectives": {("Bcast", 0, 2): (entered, left)},
+        "moments": moments,
+    }
 
 
 def test_what_a_cell_did_is_shown_as_text_and_html() -> None:
@@ -128,12 +135,26 @@ def test_waits_of_a_rank_of_another_host_are_counted_by_one_clock() -> None:
     """Rank 0 waits a second for rank 1, rank 1 then half a second for rank 0. The clock of rank 1 is ahead."""
     cells: list[usage.CellUsage] = []
     measured: list[Measured] = [
-        {"seconds": 9.0, "activities": [("MPI", "Bcast", 2, 80, 2.5)], "collectives": {("Bcast", 0, 1): times}}
-        for times in (([1.0, 5.5], [2.25, 6.0]), ([1e6 + 2.0, 1e6 + 5.0], [1e6 + 2.5, 1e6 + 6.0]))
+        {
+            "began": began,
+            "seconds": 9.0,
+            "activities": [("MPI", "Bcast", 2, 80, 2.5)],
+            "collectives": {("Bcast", 0, 1): (entered, left)},
+            "moments": [("MPI", "Bcast", a, b - a) for a, b in zip(entered, left, strict=True)][::-1],
+        }
+        for began, entered, left in (
+            (0.5, [1.0, 5.5], [2.25, 6.0]),
+            (1e6 + 0.25, [1e6 + 2.0, 1e6 + 5.0], [1e6 + 2.5, 1e6 + 6.0]),
+        )
     ]
     with usage.collecting(cells):
         usage.collected("cell", [{"outcome": "ok", "usage": each} for each in measured], 9.0, [0.0, 1e6])
     assert {rank: each.wait for rank, each in cells[0].ranks.items()} == {0: 1.0, 1: 0.5}
+    assert {rank: each.start for rank, each in cells[0].ranks.items()} == {0: 0.25, 1: 0.0}
+    assert {rank: [span[2:] for span in each.spans] for rank, each in cells[0].ranks.items()} == {
+        0: [(0.75, 1.25, 1.0), (5.25, 0.5, 0.0)],
+        1: [(1.75, 0.5, 0.0), (4.75, 1.0, 0.5)],
+    }
 
 
 @pytest.mark.cluster

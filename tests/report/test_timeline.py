@@ -14,7 +14,7 @@ import pytest
 from reports import Document
 
 from xpulab.report.timeline import Timeline, kind_of, of_cell, of_iterations
-from xpulab.report.usage import Activity, CellUsage, RankUsage
+from xpulab.report.usage import Activity, CellUsage, RankUsage, Span
 from xpulab.sharing.board import ITERATIONS, PHASES, Board
 
 KERNEL, WAIT = PHASES.index("kernel"), PHASES.index("wait")
@@ -104,21 +104,49 @@ def test_the_picture_is_a_png(timeline: Timeline, tmp_path: Path) -> None:
     assert timeline.plot()._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # as a notebook shows it
 
 
-def test_a_cell_has_one_span_for_each_rank() -> None:
+def test_a_cell_has_its_activities_at_their_moments() -> None:
     usage = CellUsage(
         "%%xpu cell 3",
         {
             0: RankUsage(
-                1.0, [Activity("kernel", "add", 2, None, 0.5), Activity("MPI", "Allreduce", 1, 8, 0.25, 0.125)]
+                1.0,
+                [Activity("kernel", "add", 2000, None, 0.5), Activity("MPI", "Allreduce", 1, 8, 0.25, 0.125)],
+                0.0,
+                [Span("kernel", "add", 0.25, 0.25, 0.0), Span("MPI", "Allreduce", 0.5, 0.25, 0.125)],
             ),
-            2: RankUsage(1.0, [Activity("transfer", "memcpy", 1, 8, 0.25)]),
+            2: RankUsage(
+                1.5,
+                [Activity("transfer", "memcpy", 1, 8, 0.25)],
+                0.125,
+                [Span("transfer", "memcpy", 0.75, 0.25, 0.0)],
+            ),
         },
     )
     found = of_cell(usage)
-    assert found.engines == [0, 2]
-    assert found.phases == ("transfer memcpy", "kernel add", "MPI Allreduce", "wait in Allreduce", "other")
-    assert found.seconds.tolist() == [[0, 0.5, 0.125, 0.125, 0.25], [0.25, 0, 0, 0, 0.75]]
-    assert [kind_of(phase) for phase in found.phases] == ["transfer", "kernel", "communicate", "wait", "other"]
+    assert (len(found), found.engines) == (5, [0, 2])
+    assert found.phases == ("cell", "transfer memcpy", "kernel add", "wait in Allreduce", "MPI Allreduce")
+    assert [kind_of(phase) for phase in found.phases] == ["other", "transfer", "kernel", "wait", "communicate"]
+    assert found.start.tolist() == [0.25, 0.5, 0, 0.75, 0.125]
+    assert found.iteration.tolist() == [1, 2, 0, 1, 0]
+    assert found.seconds.tolist() == [
+        [0, 0, 0.25, 0, 0],
+        [0, 0, 0, 0.125, 0.125],
+        [1, 0, 0, 0, 0],
+        [0, 0.25, 0, 0, 0],
+        [1.5, 0, 0, 0, 0],
+    ]
     lines = list(csv.DictReader(io.StringIO(found.to_csv())))
-    assert float(lines[0]["MPI Allreduce"]) == 0.125
-    assert "%%xpu cell 3" in Document(found._repr_html_()).text
+    assert (float(lines[1]["MPI Allreduce"]), float(lines[1]["start"])) == (0.125, 0.5)
+    events = [event for event in json.loads(found.to_trace())["traceEvents"] if event["ph"] == "X"]
+    assert [(event["name"], event["tid"], event["ts"], event["dur"]) for event in events] == [
+        ("kernel add", 0, 250_000, 250_000),
+        ("wait in Allreduce", 0, 500_000, 125_000),
+        ("MPI Allreduce", 0, 625_000, 125_000),
+        ("cell", 0, 0, 1_000_000),
+        ("transfer memcpy", 2, 750_000, 250_000),
+        ("cell", 2, 125_000, 1_500_000),
+    ]
+    for text in (str(found), Document(found._repr_html_()).text):  # the sums of all activities, not of the latest alone
+        assert "%%xpu cell 3: 2 engines" in text
+        assert "2,001" in text
+    assert found.to_png().startswith(b"\x89PNG")

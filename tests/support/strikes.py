@@ -34,6 +34,7 @@ def strike(
     iterations: int = 0,
     pause: float = 0,
     enough: str = "",
+    doing: str = "",
 ) -> None:
     """On an engine: call `act` at this meeting of the ranks in a later call of an estimator; see `meetings`.
 
@@ -51,6 +52,8 @@ def strike(
         Seconds by which each meeting takes longer after the first iteration: a fit keeps its state every 50 ms.
     enough : str
         The path of a file; once it is there, meetings take no longer.
+    doing : str
+        Meetings count while the board says that the engine is doing something that begins with this.
     """
     from xpulab.engine.comm import Communicator
 
@@ -75,7 +78,8 @@ def strike(
             nonlocal most
             if bytes(record["name"]) not in (b"run", b"release"):
                 done = noted()
-                self.met = getattr(self, "met", 0) + (done >= iterations)
+                counts = done >= iterations and record["doing"].startswith(doing.encode())
+                self.met = getattr(self, "met", 0) + counts
                 most = max(most, self.met)
                 time.sleep(pause if done and not (enough and os.path.exists(enough)) else 0)
                 if act is not None and self.met == meeting:

@@ -69,9 +69,14 @@ def test_column_transformers_and_pipelines_make_named_tables(
     assert isinstance(ours.transform(frame), pl.DataFrame if library == "polars" else pd.DataFrame)  # as ever
 
 
-@pytest.mark.parametrize("kind", ["PCA", "StandardScaler", "TruncatedSVD"])
+@pytest.mark.parametrize("kind", ["KMeans", "PCA", "StandardScaler", "TruncatedSVD"])
 def test_names_of_arrays_and_the_setting_of_all_estimators(current: xpulab.XPUCluster, kind: str) -> None:
-    ours = {"PCA": PCA(2), "StandardScaler": StandardScaler(), "TruncatedSVD": TruncatedSVD(2)}
+    ours: dict[str, Any] = {
+        "KMeans": KMeans(3, random_state=0),
+        "PCA": PCA(2),
+        "StandardScaler": StandardScaler(),
+        "TruncatedSVD": TruncatedSVD(2),
+    }
     handle = current.scatter(X.astype(np.float32))
     plain: Any = ours[kind].fit(handle).transform(handle)
     assert plain.columns is None  # as an array, in scikit-learn, has no names

@@ -72,7 +72,7 @@ class CentersProxy(Proxy, TransformerMixin):
         self._ask(cluster, "predict", "KMeans.predict", X, result=labels, compute_locally=locally, centers=centers)
         return labels.value
 
-    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> np.ndarray:
+    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Any:
         """Return the distance of each row to each centre.
 
         Parameters
@@ -84,7 +84,8 @@ class CentersProxy(Proxy, TransformerMixin):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_clusters), float64 if X or the fit is
+        ndarray or ShardedArray of shape (n_samples, n_clusters), float64 if X or the fit is
+            A handle if X is a handle; no rows move.
 
         Raises
         ------
@@ -96,11 +97,11 @@ class CentersProxy(Proxy, TransformerMixin):
         check_is_fitted(self)
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
-        distances = Result(len(self.cluster_centers_), X.dtype)
+        distances = Result(len(self.cluster_centers_), X.dtype, rows=True, nan=False)
         self._ask(cluster, "transform", "KMeans.transform", X, result=distances, centers=self._centers(X))
         return distances.value
 
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Call `fit`, then `transform` with the same rows, which are sent once.
 
         Parameters
@@ -113,7 +114,7 @@ class CentersProxy(Proxy, TransformerMixin):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_clusters), float64 if X or the fit is
+        ndarray or ShardedArray of shape (n_samples, n_clusters), float64 if X or the fit is
             Distance of each row to each centre.
 
         Raises

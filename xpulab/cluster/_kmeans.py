@@ -301,8 +301,8 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
         return starts
 
     def _room(self, checked: _Input) -> int:
-        # Two sets of centres, the shift, the generator, and small values.
-        return (2 * checked.n_clusters + 1) * checked.X.shape[1] * checked.X.dtype.itemsize + (16 << 10)
+        # Two sets of centres, one of which k-means|| may be drawing, the shift, the generator, and small values.
+        return (10 * checked.n_clusters + 2) * checked.X.shape[1] * checked.X.dtype.itemsize + (16 << 10)
 
     def _labels(self, checked: _Input) -> Result:
         return Result(None, np.int32)
@@ -319,13 +319,15 @@ class KMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.KMeans):
         }
 
     def _stopped_at(self, checked: _Input, state: dict[str, Any]) -> str:
-        if "chosen" not in state:
+        if "drawn" not in state:
             return super()._stopped_at(checked, state)
+        if state["drawn"]:
+            return f"after pass {len(state['drawn'])} of k-means||, which draws the first centres"
         return f"when {len(state['centers']):,} of {checked.n_clusters:,} first centres were chosen"
 
     def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
         unit, of_run, n_iter = state["unit"], state, state["iteration"]
-        if "chosen" in state:
+        if "drawn" in state:
             labels = None
             if state["best"] is not None:  # an earlier run has more than the choice for this one
                 of_run, n_iter = state["best"], state["best"]["n_iter"]

@@ -21,6 +21,7 @@ from xpulab.report.rendering import (
     Html,
     block,
     counted,
+    format_count,
     format_seconds,
     plain,
     table_csv,
@@ -28,7 +29,7 @@ from xpulab.report.rendering import (
     table_text,
     written,
 )
-from xpulab.report.usage import CellUsage
+from xpulab.report.usage import CellUsage, RankUsage
 from xpulab.sharing.board import PHASES
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Timeline", "kind_of", "of_cell", "of_iterations"]
 
 _HEADER = ("engine", "iterations", "time", "work", "communicate", "wait", "other", "slowest in")
+_OF_CELL = ("engine", "activities", "time", "kernels", "transfers", "MPI", "wait", "other")
 _KINDS = {"MPI": "communicate", "wait": "wait", "transfer": "transfer", "kernel": "kernel"}
+
+
+_ORDER = ("transfer", "kernel", "wait", "MPI")  # of the phases of a cell
 
 
 def kind_of(phase: str) -> str:
@@ -56,7 +61,8 @@ class Timeline(Displayed):
     """The phases of each engine in each iteration of a call.
 
     Of an iteration the seconds of each phase are known, not their moments: they are drawn one after the other, in the
-    order of `phases`. A cell on the engines has one span for each rank, with the activities that were measured.
+    order of `phases`. A cell on the engines has a span for each launch of a kernel, transfer, and call of MPI that was
+    measured, at its moment, the latest thousand of each rank; the last span of a rank is the cell itself.
 
     Attributes
     ----------
@@ -65,11 +71,14 @@ class Timeline(Displayed):
     phases : tuple of str
         Names of the columns of `seconds`.
     rank, run, iteration : numpy.ndarray of int of shape (n,)
-        The engine, and the run and the iteration, counted from 1, of each span.
+        The engine, and the run and the iteration, counted from 1, of each span. In a cell the activities are counted,
+        and the cell itself has the number 0.
     start : numpy.ndarray of float of shape (n,)
         Seconds from the first start to that of the span.
     seconds : numpy.ndarray of float of shape (n, len(phases))
         Seconds of the span by phase.
+    cell : CellUsage or None
+        What was measured of a cell.
     """
 
     title: str
@@ -79,6 +88,7 @@ class Timeline(Displayed):
     iteration: npt.NDArray[np.int64]
     start: npt.NDArray[np.float64]
     seconds: npt.NDArray[np.float64]
+    cell: CellUsage | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -228,9 +238,8 @@ class Timeline(Displayed):
         return png
 
     def __str__(self) -> str:
-        return "\n".join(
-            [self._title, *([table_text(_HEADER, self._table(), "r" * len(_HEADER))] if len(self) else [])]
-        )
+        header, table = self._table()
+        return "\n".join([self._title, *([table_text(header, table, "r" * len(header))] if len(self) else [])])
 
     __repr__ = __str__
 
@@ -241,16 +250,22 @@ class Timeline(Displayed):
         """Return the table of the engines, in HTML."""
         if not len(self):
             return [Html(f"<div>{self._title}</div>")]
-        return [table_html(_HEADER, self._table(), "r" * len(_HEADER), self._title)]
+        header, table = self._table()
+        return [table_html(header, table, "r" * len(header), self._title)]
 
     @property
     def _title(self) -> str:
         n = len(np.unique(np.stack([self.run, self.iteration], axis=1), axis=0))
-        iterations = f"{counted(n, 'iteration')} on " if self.phases[: len(PHASES)] == PHASES else ""
+        iterations = "" if self.cell else f"{counted(n, 'iteration')} on "
         return f"Timeline of {plain(self.title)}: {iterations}{counted(len(self.engines), 'engine')}"
 
-    def _table(self) -> list[list[str]]:
-        """Return a row for each engine: mean seconds of an iteration by kind, and how often it was the slowest."""
+    def _table(self) -> tuple[tuple[str, ...], list[list[str]]]:
+        """Return the header, and a row for each engine.
+
+        A row has mean seconds of an iteration by kind, and how often the engine was the slowest; or the sums of a cell.
+        """
+        if self.cell is not None:
+            return _OF_CELL, [_row(rank, measured) for rank, measured in self.cell.ranks.items()]
         parts = [self.of_kind(*kinds) for kinds in (WORK, ("communicate",), ("wait",), ("other",))]
         slowest = self.slowest
         table = []
@@ -260,7 +275,16 @@ class Timeline(Displayed):
             total = format_seconds(float(self.seconds[mine].sum(axis=1).mean()))
             times = int((slowest[mine] == rank).sum()) if len(self.engines) > 1 else 0
             table.append([str(rank), str(int(mine.sum())), total, *means, str(times)])
-        return table
+        return _HEADER, table
+
+
+def _row(rank: int, measured: RankUsage) -> list[str]:
+    """Return the row of an engine in the table of a cell."""
+    kernels, transfers, mpi = map(measured.of, ("kernel", "transfer", "MPI"))
+    other = max(0.0, measured.seconds - kernels - transfers - mpi)
+    seconds = (measured.seconds, kernels, transfers, mpi - measured.wait, measured.wait, other)
+    count = sum(each.count for each in measured.activities)
+    return [str(rank), format_count(count), *map(format_seconds, seconds)]
 
 
 def of_iterations(title: str, rings: Mapping[int, npt.NDArray[np.void]]) -> Timeline:
@@ -301,22 +325,34 @@ def of_iterations(title: str, rings: Mapping[int, npt.NDArray[np.void]]) -> Time
 
 
 def of_cell(usage: CellUsage) -> Timeline:
-    """Return the timeline of a ``%%xpu`` cell: one span for each rank, by kernel, transfer and call of MPI."""
-    names: dict[str, None] = {}
-    found: dict[int, dict[str, float]] = {}
+    """Return the timeline of a ``%%xpu`` cell: its kernels, transfers and calls of MPI at their moments."""
+    names: dict[str, str] = {}  # name of a phase -> kind
+    for span in (span for measured in usage.ranks.values() for span in measured.spans):
+        if span.wait:
+            names[f"wait in {span.name}"] = "wait"
+        names[f"{span.kind} {span.name}"] = span.kind
+    phases = ("cell", *sorted(names, key=lambda name: _ORDER.index(names[name])))  # the cell below, waits before calls
+    column = {name: number for number, name in enumerate(phases)}
+    about: list[tuple[int, int]] = []
+    starts: list[float] = []
+    seconds: list[npt.NDArray[np.float64]] = []
+
+    def add(rank: int, number: int, start: float, **lasted: float) -> None:
+        about.append((rank, number))
+        starts.append(start)
+        seconds.append(np.zeros(len(phases)))
+        for name, each in lasted.items():
+            seconds[-1][column[name]] = each
+
     for rank, measured in usage.ranks.items():
-        spent = found.setdefault(rank, {})
-        for each in measured.activities:
-            spent[f"{each.kind} {each.name}"] = each.seconds - (each.wait or 0.0)
-            if each.wait:
-                spent[f"wait in {each.name}"] = each.wait
-        names |= dict.fromkeys(spent)
-    phases = (*sorted(names, key=lambda name: list(COLOURS).index(kind_of(name))), "other")
-    seconds = np.array([[found[rank].get(name, 0.0) for name in phases] for rank in found]).reshape(-1, len(phases))
-    whole = np.array([measured.seconds for measured in usage.ranks.values()])
-    seconds[:, -1] = np.maximum(0.0, whole - seconds.sum(axis=1))
-    ones = np.ones(len(found), np.int64)
-    return Timeline(usage.title, phases, np.array(list(found), np.int64), ones, ones, np.zeros(len(found)), seconds)
+        for number, span in enumerate(measured.spans, 1):
+            waited = {f"wait in {span.name}": span.wait} if span.wait else {}
+            add(rank, number, span.start, **{f"{span.kind} {span.name}": span.seconds - span.wait}, **waited)
+        add(rank, 0, measured.start, cell=measured.seconds)
+    ranks, numbers = np.array(about, np.int64).reshape(-1, 2).T
+    ones = np.ones(len(ranks), np.int64)
+    table = np.array(seconds).reshape(-1, len(phases))
+    return Timeline(usage.title, phases, ranks, ones, numbers, np.array(starts), table, usage)
 
 
 def _joined(title: str, phases: tuple[str, ...], parts: Sequence[Timeline]) -> Timeline:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from xpulab.report.rendering import (
     Html,
@@ -19,7 +19,7 @@ from xpulab.report.rendering import (
 )
 from xpulab.sharing.answers import Measured, UsersResult
 
-__all__ = ["LEGEND", "Activity", "CellUsage", "RankUsage", "Run", "collected", "collecting", "wanted"]
+__all__ = ["LEGEND", "Activity", "CellUsage", "RankUsage", "Run", "Span", "collected", "collecting", "wanted"]
 
 LEGEND = (
     "Kernels and transfers are those that the code gives to queue, in the device's time. What dpnp and numba-dpex "
@@ -56,6 +56,20 @@ class Activity:
     wait: float | None = None
 
 
+class Span(NamedTuple):
+    """One launch of a kernel, one transfer, or one call of MPI.
+
+    `start` counts from the moment at which the first rank began; `wait`, a part of the seconds, is that of a collective
+    call of MPI until the last rank entered it.
+    """
+
+    kind: str
+    name: str
+    start: float
+    seconds: float
+    wait: float
+
+
 @dataclass
 class RankUsage:
     """The activities of one rank.
@@ -65,10 +79,16 @@ class RankUsage:
     seconds : float
         Wall time of the code.
     activities : list of Activity
+    start : float
+        Seconds from the moment at which the first rank began to that of this one.
+    spans : list of Span
+        The latest activities, in the order of their beginnings.
     """
 
     seconds: float
     activities: list[Activity]
+    start: float = 0.0
+    spans: list[Span] = field(default_factory=list, repr=False)
 
     def of(self, kind: str) -> float:
         """Return the seconds of a kind of activity."""
@@ -94,8 +114,11 @@ class CellUsage:
     ranks: dict[int, RankUsage]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the usage as JSON-serialisable values."""
-        return asdict(self)
+        """Return the usage as JSON-serialisable values, without moments, which `Timeline.to_csv` and others write."""
+        found = asdict(self)
+        for rank in found["ranks"].values():
+            del rank["start"], rank["spans"]
+        return found
 
     def __str__(self) -> str:
         ranks, activities = self._tables()
@@ -193,8 +216,11 @@ def collected(
     measured = {rank: result["usage"] for rank, result in enumerate(results) if result.get("usage")}
     usage = None
     if measured:
-        waits = _waits(measured, [0.0] * len(results) if ahead is None else ahead)
-        usage = CellUsage(title, {rank: _rank(found, waits[rank]) for rank, found in measured.items()})
+        ahead = [0.0] * len(results) if ahead is None else ahead
+        waits = _waits(measured, ahead)
+        began = min(found["began"] - ahead[rank] for rank, found in measured.items())
+        ranks = {rank: _rank(found, waits[rank], began + ahead[rank]) for rank, found in measured.items()}
+        usage = CellUsage(title, ranks)
         for each in _collections:
             each.append(usage)
     outcomes = {result["outcome"] for result in results}
@@ -202,20 +228,28 @@ def collected(
     return Run(title, seconds, state, usage)
 
 
-def _rank(found: Measured, waits: dict[str, float]) -> RankUsage:
+def _rank(found: Measured, waits: dict[str, dict[float, float]], began: float) -> RankUsage:
+    """Return the usage of a rank; the first one `began` at this moment of the rank's clock."""
+    sums = {("MPI", name): sum(each.values()) for name, each in waits.items()}
     activities = [
-        Activity(kind, name, count, nbytes, seconds, waits.get(name) if kind == "MPI" else None)
+        Activity(kind, name, count, nbytes, seconds, sums.get((kind, name)))
         for kind, name, count, nbytes, seconds in found["activities"]
     ]
-    return RankUsage(found["seconds"], activities)
+    spans = [
+        Span(kind, name, moment - began, seconds, waits.get(name, {}).get(moment, 0.0) if kind == "MPI" else 0.0)
+        for kind, name, moment, seconds in found["moments"]
+    ]
+    return RankUsage(found["seconds"], activities, found["began"] - began, sorted(spans, key=lambda span: span.start))
 
 
-def _waits(measured: dict[int, Measured], ahead: Sequence[float]) -> dict[int, dict[str, float]]:
-    """Return rank -> function -> seconds until the last rank entered. The k-th calls of all ranks are one collective.
+def _waits(measured: dict[int, Measured], ahead: Sequence[float]) -> dict[int, dict[str, dict[float, float]]]:
+    """Return rank -> function -> moment entered -> seconds until the last rank entered.
+
+    The k-th calls of all ranks are one collective.
 
     The ranks of one host share their clock, and `ahead` says how those of other hosts differ.
     """
-    waits: dict[int, dict[str, float]] = {rank: {} for rank in measured}
+    waits: dict[int, dict[str, dict[float, float]]] = {rank: {} for rank in measured}
     for rank, found in measured.items():
         for (name, *members), (entered, left) in found["collectives"].items():
             others = ((m, measured[m]["collectives"].get((name, *members))) for m in members if m in measured)
@@ -223,5 +257,5 @@ def _waits(measured: dict[int, Measured], ahead: Sequence[float]) -> dict[int, d
             times = [[t - ahead[m] + ahead[rank] for t in each[0]] for m, each in others if each is not None]
             latest = [max(each) for each in zip(*times, strict=False)]
             lasted = zip(latest, entered, left, strict=False)
-            waits[rank][name] = waits[rank].get(name, 0.0) + sum(max(0.0, min(m, b) - a) for m, a, b in lasted)
+            waits[rank].setdefault(name, {}).update((a, max(0.0, min(m, b) - a)) for m, a, b in lasted)
     return waits

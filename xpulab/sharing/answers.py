@@ -94,12 +94,15 @@ class Measured(TypedDict):
 
     `seconds` is its wall time. `activities` has for each kind and name how often, with how many bytes and how long.
     `collectives` has, by the name of the function and the ranks that take part, the moments at which the rank has
-    entered and left the calls.
+    entered and left the calls. `moments` has kind, name, beginning and seconds of the latest activities. Moments, such
+    as the one at which the code `began`, are those of the `time.perf_counter` of the rank's host.
     """
 
+    began: float
     seconds: float
     activities: list[tuple[str, str, int, int | None, float]]
     collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]]
+    moments: list[tuple[str, str, float, float]]
 
 
 class UsersResult(TypedDict, total=False):

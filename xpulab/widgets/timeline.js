@@ -91,7 +91,9 @@ const timeline = (ask) => {
     marked = span;
     if (!span) return draw();
     const named = [...span.parts].map((part, p) => [part, about.phases[p]]).filter(([part]) => part > 0);
-    const which = about.cell ? "" : `, ${span.run > 1 ? `run ${span.run}, ` : ""}iteration ${span.iteration}`;
+    const which = about.cell
+      ? `, ${seconds(span.start)} after the beginning`
+      : `, ${span.run > 1 ? `run ${span.run}, ` : ""}iteration ${span.iteration}`;
     const slowest = about.cell ? "" : `; the most work: engine ${busiest(span)}`;
     words.textContent =
       `engine ${span.rank}${which}: ${seconds(span.end - span.start)} (` +

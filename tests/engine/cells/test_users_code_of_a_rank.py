@@ -218,7 +218,10 @@ def test_one_queue_and_what_is_measured_on_it(pair: xpulab.XPUCluster) -> None:
         counts = {(kind, name): (count, nbytes) for kind, name, count, nbytes, _ in found["usage"]["activities"]}
         assert counts == {("transfer", "memcpy"): (1, 512), ("MPI", "Allreduce"): (1, 32)}
         assert list(found["usage"]["collectives"]) == [("Allreduce", 0, 1)]
-        assert found["usage"]["seconds"] > 0
+        began, moments = found["usage"]["began"], found["usage"]["moments"]
+        assert {(kind, name) for kind, name, *_ in moments} == counts.keys()
+        for _, _, moment, lasted in moments:
+            assert began < moment < moment + lasted < began + found["usage"]["seconds"]
 
 
 def kept(here: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ __all__ = ["measured", "pickled", "queue_of"]
 
 _MANY = 1000  # events that are kept until they are read
 _MOST = 100_000  # largest number of collective calls of one name whose times are kept
+_LAST = 1000  # latest activities whose moments are kept, for a timeline
 
 _usage: _Usage | None = None
 
@@ -39,12 +41,15 @@ class _Usage:
     activities : dict of (kind, name) to (count, bytes or None, seconds)
     collectives : dict of (name, rank, rank ...) to (moments entered, moments left)
         The ranks are those in MPI.COMM_WORLD that take part.
+    moments : deque of (kind, name, moment, seconds)
+        The latest activities, each with the moment at which it began.
     """
 
     def __init__(self) -> None:
         self.activities: dict[tuple[str, str], tuple[int, int | None, float]] = {}
         self.collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
-        self._events: list[tuple[str, str, int | None, dpctl.SyclEvent]] = []
+        self.moments: deque[tuple[str, str, float, float]] = deque(maxlen=_LAST)
+        self._events: list[tuple[str, str, int | None, float, dpctl.SyclEvent]] = []
         self._lock = threading.Lock()
         self._here = threading.local()
         self._started = time.perf_counter()
@@ -58,12 +63,18 @@ class _Usage:
     def figures(self) -> Measured:
         """Return all measurements, for the notebook."""
         activities = [(*key, *figures) for key, figures in self.activities.items()]
-        return {"seconds": self.seconds, "activities": activities, "collectives": self.collectives}
+        return {
+            "began": self._started,
+            "seconds": self.seconds,
+            "activities": activities,
+            "collectives": self.collectives,
+            "moments": list(self.moments),
+        }
 
     def event(self, kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> None:
         """Note a command that was given to the queue. It may not have run yet."""
         with self._lock:
-            self._events.append((kind, name, nbytes, event))
+            self._events.append((kind, name, nbytes, time.perf_counter(), event))
         if len(self._events) >= _MANY:
             self._read()
 
@@ -85,7 +96,7 @@ class _Usage:
             left = time.perf_counter()
             here.inside = False
             nbytes = max(max(here.pickled.values()), *(nbytes_of(each) for each in (*args, *kwargs.values())))
-            self._add("MPI", name, nbytes, left - entered)
+            self._add("MPI", name, nbytes, entered, left - entered)
             if name in _COLLECTIVE and args:
                 moments = self.collectives.setdefault((name, *_members(args[0])), ([], []))
                 if len(moments[0]) < _MOST:
@@ -95,15 +106,18 @@ class _Usage:
     def _read(self) -> None:
         with self._lock:
             events, self._events = self._events, []
-        for kind, name, nbytes, event in events:
+        for kind, name, nbytes, given, event in events:
             event.wait()
-            self._add(kind, name, nbytes, (event.profiling_info_end - event.profiling_info_start) * 1e-9)
+            # The device has a clock of its own, which also says when the command was given to it.
+            began = given + (event.profiling_info_start - event.profiling_info_submit) * 1e-9
+            self._add(kind, name, nbytes, began, (event.profiling_info_end - event.profiling_info_start) * 1e-9)
 
-    def _add(self, kind: str, name: str, nbytes: int | None, seconds: float) -> None:
+    def _add(self, kind: str, name: str, nbytes: int | None, began: float, seconds: float) -> None:
         with self._lock:
             count, before, spent = self.activities.get((kind, name), (0, None, 0.0))
             whole = None if nbytes is None else (before or 0) + nbytes
             self.activities[kind, name] = count + 1, whole, spent + seconds
+            self.moments.append((kind, name, began, seconds))
 
 
 class _Queue(dpctl.SyclQueue):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xpulab.engine.algorithms.clustering.problem import Problem
-from xpulab.engine.algorithms.clustering.scalable import scalable_start
+from xpulab.engine.algorithms.clustering.scalable import Chosen, scalable_start
 from xpulab.engine.engine import Task
 from xpulab.kernels.rows import Fill, Rows
 from xpulab.kernels.streamed import StreamedRows
@@ -36,7 +36,8 @@ def start(task: Task, n_kept: int | None, weights: np.ndarray | None = None, see
         rows = StreamedRows.read(task.device, (N, D), n_kept, np.float32, reading, weights, piece_bytes=512 * 4 * D)
     problem = Problem(task, rows, [0, N], weights)
     assert problem.in_passes == (n_kept is not None)
-    found = scalable_start(problem, ROWS[0] - problem.shift, 5, np.random.RandomState(seed))
+    begun = Chosen((ROWS[:1] - problem.shift).astype(np.float32), np.inf, (1,))
+    found = scalable_start(problem, begun, 5, np.random.RandomState(seed), lambda chosen: None)
     return found + problem.shift
 
 

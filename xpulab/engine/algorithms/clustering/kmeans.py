@@ -14,34 +14,33 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.clustering.comparing import parts
 from xpulab.engine.algorithms.clustering.emptied import clear_absent, relocate
 from xpulab.engine.algorithms.clustering.gathered import Fitted, on_rank_0
 from xpulab.engine.algorithms.clustering.problem import Problem
-from xpulab.engine.algorithms.clustering.ranges import ordinary, unit_of
 from xpulab.engine.algorithms.clustering.scalable import ROUNDS
 from xpulab.engine.algorithms.clustering.starts import State, start_of_run
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import PassedRows, kind_of, pieces, rows_of, weights_of, write_block
+from xpulab.engine.dataset import PassedRows, kind_of, rows_of, weights_of, write_block
 from xpulab.engine.engine import Engine, Task, warms_up
 from xpulab.engine.hosts.helper import SentCheckpoint
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans import dense, few
-from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
+from xpulab.kernels.kmeans.choice import AnyRows
 from xpulab.kernels.on_cpu.host import finish, move_centers
 from xpulab.kernels.rows import Rows, are_few
 from xpulab.kernels.runtime.launch import build_together
-from xpulab.sharing.answers import Found, OwnRows
 from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__ = ["Iteration", "Outcome", "fit", "inertia", "iterate", "lloyd", "parts"]
+__all__ = ["Iteration", "Outcome", "fit", "inertia", "iterate", "lloyd"]
 
 #: Seconds between two checkpoints. After the loss of an engine, a fit repeats the iterations since the last one.
 _KEEP = 0.05
@@ -124,8 +123,8 @@ def fit(
     keep : callable, optional
         Called from time to time with the state of the fit: ``run`` and ``iteration`` (the numbers of runs and
         iterations that have ended), ``centers`` of the run, less the ``shift``, its ``inertia``, the ``best`` run
-        before it, and ``random``, the state of the generator. While the first centres of a run are chosen, ``centers``
-        are those so far, ``chosen`` is True, and ``random`` is the state before the choice.
+        before it, and ``random``, the state of the generator. While the first centres of a run are chosen, it has
+        what `Chosen` has, and ``random`` is the state before the choice.
     init_size : int, optional
         As for `start`.
 
@@ -147,7 +146,7 @@ def fit(
     for run in range(first, n_init):
         going_on = resume if run == first else None
         state = {"run": run, "best": best and {name: getattr(best, name) for name in _KEPT}}
-        if going_on and "chosen" not in going_on:
+        if going_on and "drawn" not in going_on:
             centers = going_on["centers"]
         elif isinstance(init, str):
             centers = start_of_run(problem, init, n_clusters, random, init_size, state, going_on, keep)
@@ -458,42 +457,3 @@ def _notes(parameters: Mapping[str, Any]) -> list[str]:
         return []
     size = parameters.get("init_size")
     return [_BY_PASSES if size is None else _BY_SAMPLE.format(max(size, parameters["n_clusters"]))]
-
-
-def parts(rows: AnyRows, labels: Any) -> Iterator[np.ndarray]:
-    """Yield the labels on the host, a part at a time."""
-    return (kernels_for(rows).labels_on_cpu(labels, last, first) for first, last in pieces(rows.n_samples, 4))
-
-
-def _in_range(task: Task, rows: AnyRows, centers: np.ndarray) -> tuple[AnyRows, np.ndarray, float]:
-    """Return rows and centres divided by a power of two, and this; it is 1 unless the centres are large or small."""
-    largest = float(np.abs(centers).max())
-    unit = 1.0 if ordinary(largest, centers.dtype) or not largest else unit_of(task, rows, largest)
-    return kernels_for(rows).divided(rows, unit), centers / centers.dtype.type(unit), unit
-
-
-@task("KMeans.predict")
-def _kmeans_predict(
-    task: Task, source: Source, weights: SharedArray | PassedRows | None, target: Target | None, centers: np.ndarray
-) -> Found:
-    """Compute the labels if `target` is given; otherwise the inertia."""
-    rows, centers, unit = _in_range(task, rows_of(task, source, weights_of(task, weights, source.bounds)), centers)
-    shift = np.zeros(rows.n_features, rows.dtype)
-    kernels = kernels_for(rows)
-    shape = task.show_launch_shape(rows, len(centers))
-    labels = kernels.new_labels(task.device, rows.n_samples)
-    kernels.assign(rows, shift, centers, labels, again=False)
-    if target is not None:
-        write_block(task, target, source.bounds, parts(rows, labels))
-        return {"rows": rows.n_samples, "launch_shape": shape}
-    inertia = kernels.inertia(rows, shift, centers, labels)
-    every = float(task.comm.allreduce(np.array([inertia]))[0]) * unit * unit
-    return {"inertia": every, "rows": rows.n_samples, "launch_shape": shape}
-
-
-@task("KMeans.transform")
-def _kmeans_transform(task: Task, source: Source, weights: None, target: Target, centers: np.ndarray) -> OwnRows:
-    rows, centers, unit = _in_range(task, rows_of(task, source), centers)
-    made = kernels_for(rows).transform(rows, centers)
-    write_block(task, target, source.bounds, made if unit == 1 else (part * rows.dtype.type(unit) for part in made))
-    return {"rows": rows.n_samples}

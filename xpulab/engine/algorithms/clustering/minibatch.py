@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.clustering.batches import DrawnBatches, Draws
-from xpulab.engine.algorithms.clustering.kmeans import parts
+from xpulab.engine.algorithms.clustering.comparing import parts
 from xpulab.engine.algorithms.clustering.problem import Problem
 from xpulab.engine.algorithms.encoding import chosen_of
 from xpulab.engine.comm import Interrupted

@@ -9,7 +9,8 @@ References
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import parts_of
 
-__all__ = ["ROUNDS", "sampled_start", "scalable_start"]
+__all__ = ["ROUNDS", "Chosen", "sampled_start", "scalable_start"]
 
 #: Passes in which rows are drawn. One more pass counts the rows near each of them.
 ROUNDS = 5
@@ -28,7 +29,25 @@ ROUNDS = 5
 _DRAWN = 2  # rows that a pass draws, per centre
 
 
-def scalable_start(problem: Problem, first: np.ndarray, n_clusters: int, random: np.random.RandomState) -> np.ndarray:
+class Chosen(NamedTuple):
+    """A choice of first centres that has not ended: the centres so far, less the shift, and their inertia.
+
+    The rows that passes of k-means|| have drawn are in their order; `drawn` says how many each pass has drawn. A choice
+    by k-means++ has none.
+    """
+
+    centers: np.ndarray
+    inertia: float
+    drawn: tuple[int, ...] = ()
+
+
+def scalable_start(
+    problem: Problem,
+    begun: Chosen,
+    n_clusters: int,
+    random: np.random.RandomState,
+    keep: Callable[[Chosen], None],
+) -> np.ndarray:
     """Draw centres by k-means|| [1]_, less the shift: (n_clusters, n_features).
 
     Each pass draws rows by their squared distance to those drawn before, as many in every pass [2]_. The centres are
@@ -38,24 +57,31 @@ def scalable_start(problem: Problem, first: np.ndarray, n_clusters: int, random:
     ----------
     problem : Problem
         Whose rows are dense.
-    first : numpy.ndarray of shape (n_features,)
-        The first row, less the shift.
+    begun : Chosen
+        The first row alone, or an earlier choice of the same rows, with which this one goes on.
     n_clusters : int
     random : numpy.random.RandomState
+        For an earlier choice, what it was after the first row had been drawn.
+    keep : callable
+        Called after each pass with the rows with which it has compared all rows. A choice that goes on from these
+        repeats this pass.
     """
     key = random.randint(np.iinfo(np.int32).max, size=ROUNDS)
-    candidates = new = first[None]
+    every = new = np.split(begun.centers, np.cumsum(begun.drawn)[:-1])
     near = _Nearest(problem)
-    for step in range(ROUNDS):
+    for step in range(len(every) - 1, ROUNDS):
         problem.task.show(doing=f"drawing the first centres by k-means||: pass {step + 1} of {ROUNDS + 1}")
         problem.task.check()
-        new = near.draw(new, len(candidates) - len(new), int(key[step]), _DRAWN * n_clusters)
-        candidates = np.concatenate([candidates, new])
-        if not len(new):  # all rows are at candidates
+        drawn, inertia = near.draw(new, int(key[step]), _DRAWN * n_clusters)
+        keep(Chosen(np.concatenate(every), inertia, tuple(len(each) for each in every)))
+        if not len(drawn):  # all rows are at candidates
             break
-    if len(new):
+        new = [drawn]
+        every = every + new
+    else:
         problem.task.show(doing=f"drawing the first centres by k-means||: pass {ROUNDS + 1} of {ROUNDS + 1}")
-        near.draw(new, len(candidates) - len(new), 0, 0)
+        near.draw(new, 0, 0)
+    candidates = np.concatenate(every)
     mine = np.bincount(near.numbers, problem.weights, len(candidates)).astype(np.float64)
     weights = problem.comm.allreduce(mine)
     chosen = problem.comm.bcast(_plusplus(candidates.astype(np.float64), weights, n_clusters, random))
@@ -86,18 +112,17 @@ class _Nearest:
         self._problem = problem
         n = problem.rows.n_samples
         self.numbers = np.zeros(n, np.int32)
+        self._compared = 0  # candidates
         self._distances = np.full(n, np.inf, problem.rows.dtype)
         self._labels: dict[Rows, Any] = {}
 
-    def draw(self, new: np.ndarray, before: int, key: int, n_drawn: int) -> np.ndarray:
+    def draw(self, new: list[np.ndarray], key: int, n_drawn: int) -> tuple[np.ndarray, float]:
         """Compare all rows with new candidates, in one pass, and draw rows by their distances to all candidates.
 
         Parameters
         ----------
-        new : numpy.ndarray of shape (n_new, n_features)
-            The new candidates, less the shift.
-        before : int
-            Number of candidates before these.
+        new : list of numpy.ndarray of shape (n_new, n_features)
+            The new candidates of one or more passes, less the shift.
         key : int
             For the random numbers, which depend on it and on the number of the row only.
         n_drawn : int
@@ -105,22 +130,25 @@ class _Nearest:
 
         Returns
         -------
-        numpy.ndarray of shape (at most n_drawn, n_features)
+        drawn : numpy.ndarray of shape (at most n_drawn, n_features)
             Equal on all ranks.
+        inertia : float
+            That of all candidates but the drawn ones. Without rows to draw, it is not computed, and 0.
         """
-        problem, best = self._problem, np.inf
+        problem, best, inertia = self._problem, np.inf, 0.0
         n, d = problem.rows.n_samples, problem.rows.n_features
         times, rows = np.empty(0), np.empty((0, d), problem.rows.dtype)
         assert not isinstance(problem.rows, SparseRows)
         arrivals = _exponential(key, problem.first, n if n_drawn else 0)
         for begin, part in parts_of(problem.rows):
             here = slice(begin, begin + part.n_samples)
-            self._compare(part, here, new, before)
+            self._compare(part, here, new)
             if not n_drawn:
                 continue
             chances = self._distances[here].astype(np.float64)
             if problem.weights is not None:
                 chances = chances * problem.weights[here]
+            inertia += chances.sum()
             with np.errstate(divide="ignore"):
                 soon = np.where(chances > 0, arrivals[here] / chances, np.inf)
             picked = np.flatnonzero(soon < best)
@@ -130,24 +158,30 @@ class _Nearest:
                 first = np.argpartition(times, n_drawn - 1)[:n_drawn]
                 times, rows = times[first], rows[first]
                 best = times.max()
+        self._compared += sum(len(each) for each in new)
+        if not n_drawn:
+            return rows, inertia
         found = np.full((n_drawn, d + 1), np.inf)
         found[: len(times), 0], found[: len(times), 1:] = times, rows
         every = problem.comm.allgather_arrays(found.ravel()).reshape(-1, d + 1)
         order = np.argsort(every[:, 0], kind="stable")[:n_drawn]
         chosen = every[order[np.isfinite(every[order, 0])], 1:]
-        return chosen.astype(problem.rows.dtype)
+        return chosen.astype(problem.rows.dtype), float(problem.comm.allreduce(np.array([inertia]))[0])
 
-    def _compare(self, part: Rows, here: slice, new: np.ndarray, before: int) -> None:
+    def _compare(self, part: Rows, here: slice, new: list[np.ndarray]) -> None:
         if not part.n_samples:
             return
         labels = self._labels.get(part)
         if labels is None:
             labels = self._labels[part] = dense.new_labels(part.device, part.n_samples)
-        dense.assign(part, self._problem.shift, new, labels, again=False)
-        found = dense.own_distances(part, self._problem.shift, new, labels)
-        closer = found < self._distances[here]
-        self._distances[here][closer] = found[closer]
-        self.numbers[here][closer] = before + dense.labels_on_cpu(labels, part.n_samples)[closer]
+        before = self._compared
+        for some in new:  # as they were drawn: the same bits for a choice that goes on
+            dense.assign(part, self._problem.shift, some, labels, again=False)
+            found = dense.own_distances(part, self._problem.shift, some, labels)
+            closer = found < self._distances[here]
+            self._distances[here][closer] = found[closer]
+            self.numbers[here][closer] = before + dense.labels_on_cpu(labels, part.n_samples)[closer]
+            before += len(some)
 
 
 def _exponential(key: int, first: int, n: int) -> np.ndarray:

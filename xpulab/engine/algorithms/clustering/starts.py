@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from xpulab.engine.algorithms.clustering.problem import Problem
-from xpulab.engine.algorithms.clustering.scalable import sampled_start, scalable_start
+from xpulab.engine.algorithms.clustering.scalable import Chosen, sampled_start, scalable_start
 from xpulab.engine.comm import Interrupted
 from xpulab.kernels.kmeans import few
 from xpulab.kernels.kmeans.plusplus import index_reaching
@@ -26,9 +26,6 @@ _TOLD = 0.05  # seconds between two updates of the description of the present wo
 
 #: The state of a fit, which its checkpoint has.
 State = dict[str, Any]
-
-#: The centres that are chosen so far, less the shift, and the inertia of these.
-Chosen = tuple[np.ndarray, float]
 
 
 class StoppedChoice(Interrupted):
@@ -45,7 +42,7 @@ def start(
     n_clusters: int,
     random: np.random.RandomState,
     init_size: int | None = None,
-    chosen: np.ndarray | None = None,
+    begun: Chosen | None = None,
     keep: Callable[[Chosen], None] = lambda chosen: None,
 ) -> np.ndarray:
     """Return initial centres, less the shift, of shape (n_clusters, n_features).
@@ -58,11 +55,11 @@ def start(
     random : numpy.random.RandomState
     init_size : int, optional
         Number of drawn rows for k-means++, if not all rows are kept.
-    chosen : numpy.ndarray of shape (n_chosen, n_features), optional
-        The first centres of an earlier choice by k-means++ of the same rows, with which this one goes on. `random` is
-        what it was when that choice began.
+    begun : Chosen, optional
+        An earlier choice by k-means++ or k-means|| from the same rows, with which this one goes on. `random` is what it
+        was when that choice began.
     keep : callable, optional
-        Called from time to time while k-means++ chooses.
+        Called from time to time while k-means++ or k-means|| chooses.
 
     Raises
     ------
@@ -74,7 +71,7 @@ def start(
         return sampled_start(problem, sample, n_clusters, random)
     if init == "random":
         return _random_start(problem, n_clusters, random)
-    return _plusplus_start(problem, n_clusters, random, chosen, keep)
+    return _plusplus_start(problem, n_clusters, random, begun, keep)
 
 
 def start_of_run(
@@ -104,15 +101,12 @@ def start_of_run(
     began = None if quick else random.get_state()
 
     def state_of(chosen: Chosen) -> State:
-        centers, inertia = chosen
         of_rows = {"shift": problem.shift, "unit": problem.unit, "random": began}
-        return {**state, "iteration": 0, "chosen": True, "centers": centers, "inertia": inertia, **of_rows}
+        return {**state, "iteration": 0, **chosen._asdict(), **of_rows}
 
+    begun = None if resume is None else Chosen(*(resume[name] for name in Chosen._fields))
     try:
-        return start(
-            problem, init, n_clusters, random, init_size, None if resume is None else resume["centers"],
-            lambda chosen: keep(state_of(chosen)),
-        )  # fmt: skip
+        return start(problem, init, n_clusters, random, init_size, begun, lambda chosen: keep(state_of(chosen)))
     except StoppedChoice as stopped:
         stopped.result["state"] = state_of(stopped.chosen)
         raise
@@ -155,7 +149,7 @@ def _plusplus_start(
     problem: Problem,
     n_clusters: int,
     random: np.random.RandomState,
-    chosen: np.ndarray | None,
+    begun: Chosen | None,
     keep: Callable[[Chosen], None],
 ) -> np.ndarray:
     """Draw centres by greedy k-means++ [1]_: each is the best of a few rows, drawn by squared distance to the others.
@@ -165,11 +159,12 @@ def _plusplus_start(
     distances of one rank, so that no rank needs the distances of all rows.
     """
     comm, rows = problem.comm, problem.rows
-    drawn = random.random_sample(1)
-    if chosen is None or problem.in_passes:
-        chosen = problem.take(_draw(problem, drawn, np.empty(0, np.int64)))
+    first = random.random_sample(1)
+    if begun is None or bool(begun.drawn) != problem.in_passes:  # it may have been stopped where there was more memory
+        begun = Chosen(problem.take(_draw(problem, first, np.empty(0, np.int64))), np.inf, (1,))
     if problem.in_passes:
-        return scalable_start(problem, chosen[0], n_clusters, random)
+        return scalable_start(problem, begun, n_clusters, random, keep)
+    chosen = begun.centers
     trials = 2 + int(np.log(n_clusters))
     if len(chosen) == 1 and (whole := problem.few(n_clusters)) is not None:
         return few.seed(whole, problem.shift, chosen[0], random.uniform(size=(n_clusters - 1, trials)))
@@ -185,7 +180,7 @@ def _plusplus_start(
             # All ranks choose the same centres, and rank 0 counts them.
             counted: dict[str, Any] = {"done": c, "steps": n_clusters} if comm.rank == 0 else {}
             problem.task.show(doing="first centre", **counted)
-            keep((centers[:c], float(offsets[-1])))
+            keep(Chosen(centers[:c], float(offsets[-1])))
         uniforms = random.uniform(size=trials)
         if offsets[-1] == 0:  # all rows are at centres
             centers[c] = centers[0]
@@ -194,7 +189,7 @@ def _plusplus_start(
         local = np.append(problem.kernels.candidate_potentials(state, candidates), problem.task.cancelled())
         every = comm.allgather_arrays(local)
         if every[:, -1].any():
-            raise StoppedChoice((centers[:c], float(offsets[-1])))
+            raise StoppedChoice(Chosen(centers[:c], float(offsets[-1])))
         best = int(np.argmin(every[:, :-1].sum(axis=0)))
         problem.kernels.accept(state, best)
         centers[c] = candidates[best]
