@@ -28,6 +28,7 @@ __all__ = ["measured", "pickled", "queue_of"]
 
 _MANY = 1000  # events that are kept until they are read
 _MOST = 100_000  # largest number of collective calls of one name whose times are kept
+_SAME = 3600.0  # seconds by which moments of one clock may differ
 _LAST = 1000  # latest activities whose moments are kept, for a timeline
 
 _usage: _Usage | None = None
@@ -108,9 +109,8 @@ class _Usage:
             events, self._events = self._events, []
         for kind, name, nbytes, given, event in events:
             event.wait()
-            # The device has a clock of its own, which also says when the command was given to it.
-            began = given + (event.profiling_info_start - event.profiling_info_submit) * 1e-9
-            self._add(kind, name, nbytes, began, (event.profiling_info_end - event.profiling_info_start) * 1e-9)
+            seconds = (event.profiling_info_end - event.profiling_info_start) * 1e-9
+            self._add(kind, name, nbytes, _beginning(event, given), seconds)
 
     def _add(self, kind: str, name: str, nbytes: int | None, began: float, seconds: float) -> None:
         with self._lock:
@@ -118,6 +118,18 @@ class _Usage:
             whole = None if nbytes is None else (before or 0) + nbytes
             self.activities[kind, name] = count + 1, whole, spent + seconds
             self.moments.append((kind, name, began, seconds))
+
+
+def _beginning(event: dpctl.SyclEvent, given: float) -> float:
+    """Return when a command began, by `time.perf_counter`, by which it was `given` to the queue.
+
+    A device may have a clock of its own, which also says when the command reached the device. Where it does not (0: the
+    CPU device, for transfers), it is the clock of `time.perf_counter`.
+    """
+    start, submitted = event.profiling_info_start * 1e-9, event.profiling_info_submit * 1e-9
+    if 0 < submitted <= start:
+        return given + start - submitted
+    return start if abs(start - given) < _SAME else given
 
 
 class _Queue(dpctl.SyclQueue):
