@@ -39,7 +39,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 
     def run(pair: xpulab.XPUCluster, where: str, name: str) -> list[str]:
         if importlib.util.find_spec(NEEDS[name]) is None:
-            pytest.skip(f"{NEEDS[name]} is not installed; type: pip install -e '.[test-torch]'")
+            pytest.skip(f"{NEEDS[name]} is not installed; type: pip install -e '.[test-more]'")
         script = HERE / f"{name}.py"
         if where == "run":
             command = [sys.executable, "-m", "xpulab", "run", "-n", "2", str(script)]
