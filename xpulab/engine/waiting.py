@@ -9,7 +9,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 __all__ = [
@@ -37,11 +37,12 @@ _SPIN = 50e-6  # seconds of polling at full speed: as long as a message takes be
 YIELD = 50e-3  # until then other processes may use the core between two polls, and a long message goes on moving
 NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
 _LONGEST_NAP = 0.5e-3
-#: Seconds of looks at a message that are judged together, and processor seconds of them, in the mean and in total, that
-#: show that a part of the message was moved. With Intel MPI, Open MPI and MPICH a look takes 2e-6 seconds in the mean
-#: where nothing moves, and 115e-6 to 150e-6 where a rank receives, also beside eight processes on two cores. A look at
-#: a hundred messages takes some 1e-5 seconds more.
-_WINDOW, _MEAN, _TOTAL = 0.25, 40e-6, 0.5e-3
+#: Seconds of looks at messages that are judged together, and processor seconds of them that show that a part of one was
+#: moved: in the mean, with so many more for each of several messages, and in total. With Intel MPI, Open MPI and MPICH a
+#: look takes 2e-6 to 6e-6 seconds in the mean where nothing moves, and 20e-6 to 150e-6 where a rank receives, the less,
+#: the faster the memory, both also beside eight processes on two cores; at a hundred messages it takes 1e-5 more. What
+#: may be either counts as movement: an error in a call that goes on is worse than a wait that only Stop ends.
+_WINDOW, _MEAN, _EACH, _TOTAL = 0.25, 15e-6, 0.2e-6, 0.3e-3
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
 #: rank sent before may not have arrived yet.
@@ -190,17 +191,26 @@ class Pauses:
 
 
 class Movement:
-    """Tells from the processor time of the looks at a message whether parts of it move."""
+    """Tells from the processor time of the looks at messages whether parts of them move.
 
-    def __init__(self, now: float) -> None:
+    Parameters
+    ----------
+    now : float
+        The moment, in seconds.
+    messages : int
+        Number of the messages.
+    """
+
+    def __init__(self, now: float, messages: int = 1) -> None:
         self._since, self._looks, self._used = now, 0, 0.0
+        self._mean = _MEAN + _EACH * messages
 
     def seen(self, used: float, now: float) -> bool:
         """Note the processor seconds of a look. Return whether something has moved, at the end of each window."""
         self._looks, self._used = self._looks + 1, self._used + used
         if now - self._since < _WINDOW:
             return False
-        moved = self._used > max(_TOTAL, _MEAN * self._looks)
+        moved = self._used > max(_TOTAL, self._mean * self._looks)
         self._since, self._looks, self._used = now, 0, 0.0
         return moved
 
@@ -211,7 +221,8 @@ def poll(ready: Callable[[], Any], pending: object = None) -> Any:
     `sharing.hangs` reads the variable `since`: whoever moves a long message to or from this rank has answered it.
     """
     started = since = time.perf_counter()
-    leaving, pauses, movement = float("inf"), Pauses(YIELD, NAP), Movement(started)
+    messages = len(pending) if isinstance(pending, Sized) else 1
+    leaving, pauses, movement = float("inf"), Pauses(YIELD, NAP), Movement(started, messages)
     try:
         answer = ready()
         while not answer:
