@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -22,10 +23,10 @@ from xpulab.cluster import DBSCAN, BisectingKMeans, KMeans, MiniBatchKMeans
 from xpulab.decomposition import PCA
 from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
 from xpulab.impute import SimpleImputer
-from xpulab.linear_model import LogisticRegression
+from xpulab.linear_model import LogisticRegression, Ridge
 from xpulab.metrics import silhouette_samples
 from xpulab.mixture import GaussianMixture
-from xpulab.neighbors import NearestNeighbors
+from xpulab.neighbors import KNeighborsRegressor, NearestNeighbors
 from xpulab.preprocessing import OneHotEncoder, QuantileTransformer
 from xpulab.scanning import Scan
 
@@ -49,8 +50,11 @@ def require_clean(host: Host) -> None:
     until_none(lambda: [*host.processes().values(), *host.files()])
 
 
-def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
-    """Results of calls whose rows, weights and results travel in all ways that there are."""
+def results(cluster: xpulab.XPUCluster, folder: Path, shared: Path) -> dict[str, Any]:
+    """Results of calls whose rows, weights and results travel in all ways that there are.
+
+    All hosts see the `shared` folder, and only this host the other one.
+    """
     cluster.activate()
     in_rows, in_columns = folder / "rows.npy", folder / "columns.npy"
     np.save(in_rows, X)
@@ -102,19 +106,27 @@ def results(cluster: xpulab.XPUCluster, folder: Path) -> dict[str, Any]:
     found["out of bag"], found["classes"] = forest.oob_decision_function_, forest.predict(cluster.scatter(X))
     regressor = RandomForestRegressor(5, max_leaf_nodes=50, random_state=0).fit(handle, cluster.scatter(X[:, :2]))
     found["regression"] = regressor.predict(cluster.scatter(X))
-    return found | _in_passes(cluster, xpulab.scan(folder / "rows.parquet"))
+    shutil.copy(folder / "rows.parquet", shared / "rows.parquet")
+    for name, place in {"sent": folder, "shared": shared}.items():
+        file = xpulab.scan(place / "rows.parquet")
+        found[f"{name} components"] = PCA(3).fit(file).components_
+        found[f"{name} batches"] = MiniBatchKMeans(3, random_state=0, batch_size=256).fit(file).cluster_centers_
+        columns, target = file[["c0", "c1", "c2"]], file["c3"]
+        found[f"{name} slopes"] = Ridge().fit(columns, target).coef_
+        found[f"{name} near"] = KNeighborsRegressor().fit(columns, target).predict(columns[:500])
+    return found | _in_passes(cluster, xpulab.scan(shared / "rows.parquet"))
 
 
 def _in_passes(cluster: xpulab.XPUCluster, rows: Scan) -> dict[str, Any]:
     """Results of calls in which the engines of each host keep no rows of a file, and read them in each pass."""
-    cluster.memory = 0
+    cluster.memory, begun = 0, np.repeat([[0.0], [5.0], [11.0]], 6, axis=1)
     try:
         model = KMeans(3, random_state=0).fit(rows)
-        assert any("0 % of the rows were kept" in note for note in model.report_.notes)
+        assert any("0 % of the rows were kept" in note for note in model.report_.notes), model.report_.notes
         return {
             "centres of passes": model.cluster_centers_,
             "labels of passes": model.labels_,
-            "means of passes": GaussianMixture(3, means_init=X[:3], max_iter=5, tol=0).fit(rows).means_,
+            "means of passes": GaussianMixture(3, means_init=begun).fit(rows).means_,
             "components of passes": PCA(3).fit(rows).components_,
             "coefficients of passes": LogisticRegression().fit(rows, Y).coef_,
         }

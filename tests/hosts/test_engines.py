@@ -232,8 +232,11 @@ def test_what_ranks_of_other_hosts_print_is_shown(
         assert sorted(said) == [f"[{rank}] line {number} of {rank}" for rank in range(3)]
 
 
-def test_results_are_those_of_one_host(both: xpulab.XPUCluster, pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    require_same(results(both, tmp_path), results(pair, tmp_path))
+def test_results_are_those_of_one_host(
+    both: xpulab.XPUCluster, pair: xpulab.XPUCluster, hosts: Network, tmp_path: Path
+) -> None:
+    shared = Path(hosts.ssh_config).parent
+    require_same(results(both, tmp_path, shared), results(pair, tmp_path, shared))
 
 
 def test_several_messages_to_each_host(both: xpulab.XPUCluster) -> None:

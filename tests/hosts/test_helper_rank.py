@@ -26,6 +26,7 @@ from waiting import until
 import xpulab
 from xpulab import scanning
 from xpulab.cluster import KMeans
+from xpulab.decomposition import PCA
 from xpulab.deploy.tasks.limits import Demand
 from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 from xpulab.sharing.sources import BlockRows
@@ -83,8 +84,11 @@ def test_the_helper_rank_has_no_device_and_little_memory(on_helped: xpulab.XPUCl
     assert process.cpu_percent(1.0) < 20
 
 
-def test_results_are_those_of_one_host(helped: xpulab.XPUCluster, pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    require_same(results(helped, tmp_path), results(pair, tmp_path))
+def test_results_are_those_of_one_host(
+    helped: xpulab.XPUCluster, pair: xpulab.XPUCluster, hosts: Network, tmp_path: Path
+) -> None:
+    shared = Path(hosts.ssh_config).parent
+    require_same(results(helped, tmp_path, shared), results(pair, tmp_path, shared))
 
 
 def test_variables_travel_to_and_from_all_hosts(on_helped: xpulab.XPUCluster) -> None:
@@ -171,6 +175,23 @@ def test_a_file_is_read_where_it_is_the_same_and_sent_to_other_hosts(
     assert [bytes_ > few for bytes_ in came] == sent, came
     assert all(bytes_ > size for bytes_, size, was in zip(came, sizes, sent, strict=True) if was)
     np.testing.assert_array_equal(handle.gather(), rows)
+
+
+def test_rows_that_do_not_fit_and_are_not_on_each_host_are_refused(
+    on_helped: xpulab.XPUCluster, hosts: Network, own_folder: Path
+) -> None:
+    rows = np.random.RandomState(1).rand(9_000, 5)
+    np.save(own_folder / "rows.npy", rows)
+    np.save(Path(hosts.ssh_config).parent / "few.npy", rows)
+    hosts.hosts[0].run("mkdir", str(own_folder))
+    hosts.hosts[0].run("cp", str(Path(hosts.ssh_config).parent / "few.npy"), str(own_folder / "rows.npy"))
+    on_helped.memory = 0
+    try:
+        with pytest.raises(NotEnoughMemoryError, match=r"but engine 2 cannot read them, .*/rows.npy\nput it where all"):
+            PCA(2).fit(xpulab.scan(own_folder / "rows.npy"))
+    finally:
+        on_helped.memory = None
+    assert PCA(2).fit(xpulab.scan(own_folder / "rows.npy")).n_samples_ == 9_000
 
 
 def test_rows_that_do_not_fit_into_the_memory_of_this_host_are_refused(on_helped: xpulab.XPUCluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.blas import one_thread
-from xpulab.estimator.columns import bounds_in
+from xpulab.estimator.columns import bounds_in, in_parts
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import checked_weights
 from xpulab.estimator.sending import Result
@@ -284,8 +284,8 @@ class MiniBatchKMeans(ResumableFit[_Input], CentersProxy, sklearn.cluster.MiniBa
                     sent = None if weights is None else outgoing.send(weights)
                 if scan is None:
                     source = X.source(cluster)
-                else:  # they read it in one pass, and keep nothing
-                    source = replace(scan.block_rows(bounds_in(X, cluster.size)), kept=[0] * cluster.size)
+                else:
+                    source = in_parts(scan.block_rows(bounds_in(X, cluster.size)), cluster)
                 payload = {"source": source, "weights": sent, "chosen": chosen}
                 found = cluster.call("MiniBatchKMeans.rows", payload).results[0]
             some = found["chosen"]

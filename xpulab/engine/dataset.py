@@ -201,23 +201,24 @@ class Data:
             raise HandleError(_SPARSE)
         return targets
 
+    @property
+    def _stays(self) -> bool:
+        """Whether the rows are on the device, or have to stay there; on several hosts, messages bring them to some."""
+        return "rows" in vars(self) or self._source.keep is not None or self._task.engine.host.several
+
     @contextmanager
     def stream(self) -> Iterator[Fill | None]:
-        """Open a context with a function that reads this rank's rows for one pass; the device does not keep them.
-
-        The function is None for rows that are on the device, or have to stay there.
-        """
-        source = self._source
-        if "rows" in vars(self) or source.keep is not None or not isinstance(source, ReadRows):
+        """Open a context with a function that reads this rank's rows for one pass; None for rows on the device."""
+        if self._stays or not isinstance(self._source, ReadRows):
             yield None
             return
         self._task.show(doing="reading the rows")
-        with self._task.transferring(), source.reading(self._task.comm.rank) as fill:
+        with self._task.transferring(), self._source.reading(self._task.comm.rank) as fill:
             yield fill
 
     def read_columns(self, first: int, last: int) -> np.ndarray | None:
         """Read some columns of the rows of all ranks; None, on all of them, unless one host's memory has these rows."""
-        if "rows" in vars(self) or self._source.keep is not None or self._task.engine.host.several:
+        if self._stays:
             return None
         with self._task.transferring():
             return self._source.read_columns(first, last)

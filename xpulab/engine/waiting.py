@@ -38,10 +38,10 @@ YIELD = 50e-3  # until then other processes may use the core between two polls, 
 NAP = 50e-6  # seconds of sleep between two later polls, because the other rank is computing
 _LONGEST_NAP = 0.5e-3
 #: Seconds of looks at messages that are judged together, and processor seconds of them that show that a part of one was
-#: moved: in the mean, with so many more for each of several messages, and in total. With Intel MPI, Open MPI and MPICH a
-#: look takes 2e-6 to 6e-6 seconds in the mean where nothing moves, and 20e-6 to 150e-6 where a rank receives, the less,
-#: the faster the memory, both also beside eight processes on two cores; at a hundred messages it takes 1e-5 more. What
-#: may be either counts as movement: an error in a call that goes on is worse than a wait that only Stop ends.
+#: moved: in the mean, with so many more for each of several messages, and in total. With each of the three MPIs, a look
+#: takes 2e-6 to 6e-6 seconds in the mean where nothing moves, and 20e-6 to 150e-6 where a rank receives, the less, the
+#: faster the memory, both also beside eight processes on two cores; at a hundred messages it takes 1e-5 more. What may
+#: be either counts as movement: an error in a call that goes on is worse than a wait that only Stop ends.
 _WINDOW, _MEAN, _EACH, _TOTAL = 0.25, 15e-6, 0.2e-6, 0.3e-3
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from xpulab.sharing.answers import WeightFacts
 from xpulab.sharing.sources import BlockRows, bounds_by_stored, bounds_of
 from xpulab.tables import refuse_rounded
 
-__all__ = ["ScannedColumn", "beside", "bounds_in"]
+__all__ = ["ScannedColumn", "beside", "bounds_in", "in_parts"]
 
 
 class ScannedColumn(ShardedArray):
@@ -90,7 +90,7 @@ class ScannedColumn(ShardedArray):
         self._facts()
 
     def _facts(self) -> WeightFacts:
-        source = replace(self.source(self.cluster), kept=[0] * self.cluster.size)  # all of it comes in parts
+        source = in_parts(self.source(self.cluster), cast("Ranks", self.cluster))
         facts: WeightFacts = self.cluster.call("weights.facts", {"source": source}).results[0]
         return facts
 
@@ -109,6 +109,14 @@ class ScannedColumn(ShardedArray):
             raise ValueError(f"Negative values in data passed to sample_weight: {weight} for row {place}.")
         if not facts["some"]:
             raise ValueError("sample_weight is zero for all rows; expected at least one positive weight.")
+
+
+def in_parts(source: BlockRows, cluster: Ranks) -> BlockRows:
+    """Have the engines read rows in parts, of which they keep nothing; not on several hosts.
+
+    An engine whose host does not have the files gets its rows by messages, and cannot read them again.
+    """
+    return replace(source, kept=[0] * cluster.size) if all(fact.here for fact in cluster.facts) else source
 
 
 def beside(y: Any, X: Any, cluster: Ranks, dtype: npt.DTypeLike, argument: str = "y") -> Any:

@@ -158,7 +158,7 @@ def targets_of(task: Task, targets: Source | None) -> Iterator[Callable[[int, in
     """
     if targets is None:
         yield lambda first, n: np.empty((n, 0))
-    elif isinstance(targets, BlockRows):
+    elif isinstance(targets, BlockRows) and not task.engine.host.several:  # some hosts may not have the files
         with targets.reading(task.comm.rank) as fill:
 
             def read(first: int, n: int) -> np.ndarray:

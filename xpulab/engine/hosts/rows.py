@@ -24,6 +24,7 @@ from xpulab.engine.host import RankHost
 from xpulab.engine.hosts.messages import PIECE, TAG, Messages, piece_sizes, pieces_of, rows_of_a_piece
 from xpulab.engine.hosts.same_file import SAMPLE, has_same, sample_of
 from xpulab.engine.waiting import watched_by
+from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import (
     BlockRows,
@@ -167,6 +168,18 @@ def _has_places(thing: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return isinstance(thing, list | tuple) and any(isinstance(each, dict | Place) for each in thing)
 
 
+def _not_there(source: BlockRows, ranks: list[int]) -> str:
+    """Return why rows that do not fit into memory cannot be read in passes by these ranks."""
+    named = f"engine {ranks[0]}" if len(ranks) == 1 else f"engines {', '.join(map(str, ranks))}"
+    first, *more = source.rows.files
+    files = f"{first} and {len(more)} more" if more else str(first)
+    return (
+        f"the rows of {source.argument} do not fit into memory, and would be read again in each pass, but {named} "
+        f"cannot read them, because the host does not have the same file: {files}\nput it where all hosts have it "
+        "under one path, or give the cluster more memory"
+    )
+
+
 class Traveller(Protocol):
     """What a journey uses of its task: a `Task` of an engine, or what the helper rank has in its place."""
 
@@ -275,6 +288,11 @@ class Journey:
         """Prepare rows of files of the notebook's host, of the notebook's own memory, or of a result.
 
         A rank reads the files itself if its host has the same.
+
+        Raises
+        ------
+        NotEnoughMemoryError
+            If the ranks cannot keep the rows, and some have no files from which to read them in each pass.
         """
         files = source.rows.files if isinstance(source, BlockRows) else ()
         reading = self._reading(files) if files else []
@@ -282,6 +300,8 @@ class Journey:
             if isinstance(source, BlockRows):
                 source.rows.require_unchanged()
             others = [rank for rank in self.host.others() if rank not in reading]
+            if others and isinstance(source, BlockRows) and source.kept is not None:
+                raise NotEnoughMemoryError(_not_there(source, others))
             self.sends += ((rank, self._cut(source, rank)) for rank in others)
         if self.host.here:
             return lambda: source

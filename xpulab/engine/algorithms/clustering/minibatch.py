@@ -27,7 +27,7 @@ from xpulab.engine.algorithms.clustering.problem import Problem
 from xpulab.engine.algorithms.encoding import chosen_of
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import Data, PassedRows, kind_of, rows_of, weights_of, write_block
-from xpulab.engine.engine import Task
+from xpulab.engine.engine import ArrivedRows, Task
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.kmeans.sparse_gather import on_cpu, picked
@@ -297,7 +297,8 @@ def _problem(task: Task, source: Source, weights: SharedArray | PassedRows | Non
 @task("MiniBatchKMeans.rows")
 def _rows(task: Task, source: Source, weights: SharedArray | PassedRows | None, chosen: np.ndarray) -> dict[str, Any]:
     """Return some rows of a handle or of files, with their weights, in the order of their indices `chosen`."""
-    if isinstance(source, BlockRows):
+    of_files = isinstance(source, BlockRows | ArrivedRows)  # the latter on hosts that do not have the files
+    if of_files:
         distinct, places = np.unique(chosen, return_inverse=True)
         rows: AnyRows = Rows.upload(task.device, chosen_of(task, Data(task, source), distinct))
     else:
@@ -309,7 +310,7 @@ def _rows(task: Task, source: Source, weights: SharedArray | PassedRows | None, 
     some = np.ones(len(chosen), rows.dtype) if weights is None else np.zeros(len(chosen), rows.dtype)
     if sample_weight is not None:
         some[mine] = sample_weight[own]
-    if isinstance(source, BlockRows):
+    if of_files:
         own = places[mine] - np.searchsorted(distinct, first)
     # Exactly one rank has each row, and the other ranks add zeros, so the sums are exact.
     summed = some if weights is None else task.comm.allreduce(some)
