@@ -1,6 +1,7 @@
 """``python -m tests.faults --seed 1 --trials 100``: faults at random moments, and a table of their outcomes.
 
-With ``--hosts 2`` or ``--hosts 3``, the cluster is one over this machine and one or two hosts of `machines`.
+With ``--hosts 2`` or ``--hosts 3``, the cluster is one over this machine and one or two hosts of `machines`. With
+``--rows 2000000``, Ctrl-C comes at random moments of calls with so many rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 import trials_of_hosts
 from clients import several
+from long_calls import PressedCall, pressed_calls
 from machines import network, why_not
 from trials import FAULTS, PHASES, Bench, Trial
 
@@ -37,6 +39,7 @@ def main() -> None:
         "--clients", type=int, default=0, help="no faults: so many clients at once, with --trials tasks"
     )
     parser.add_argument("--phases", nargs="*", help="by default all")
+    parser.add_argument("--rows", type=int, default=0, help="only interrupts, of calls with so many rows")
     arguments = parser.parse_args()
     for name, every in _choices(arguments.hosts).items():
         given = getattr(arguments, name) or every
@@ -47,6 +50,8 @@ def main() -> None:
         sys.exit(not _over_hosts(arguments))
     if arguments.clients:
         sys.exit(not _together(arguments.clients, arguments.trials, arguments.engines))
+    if arguments.rows:
+        sys.exit(not _interrupted(arguments))
     chance = random.Random(arguments.seed)
     bench = Bench(arguments.engines, arguments.phases)
     done: list[Trial] = []
@@ -109,6 +114,26 @@ def _over_hosts(arguments: argparse.Namespace) -> bool:
             f"{max(t.seconds for t in of):8.2f}  {', '.join(f'{n} {name}' for name, n in counts.items() if n)}"
         )
     return not any(trial.wrong for trial in done)
+
+
+def _interrupted(arguments: argparse.Namespace) -> bool:
+    """Interrupt calls with many rows at random moments, and return whether each has told of it."""
+    done: list[PressedCall] = []
+    with xpulab.XPUCluster(arguments.engines, display="none") as cluster:
+        for each in pressed_calls(cluster, arguments.rows, arguments.trials, random.Random(arguments.seed)):
+            done.append(each)
+            told = each.said.partition("; ")[0] or "had ended before"
+            print(
+                f"{len(done):4} {each.name:34} after {each.moment:6.3f} s: {each.seconds:6.3f} s later: {told}"
+                f"{'   WRONG: ' * bool(each.wrong)}{each.wrong}",
+                flush=True,
+            )
+    print(f"\n{'call':34} {'trials':>6} {'told':>5} {'longest (s)':>12}")
+    for name in dict.fromkeys(each.name for each in done):
+        of = [each for each in done if each.name == name]
+        told = sum(bool(each.said) and not each.wrong for each in of)
+        print(f"{name:34} {len(of):6} {told:5} {max(each.seconds for each in of):12.2f}")
+    return not any(each.wrong for each in done)
 
 
 def _together(clients: int, tasks: int, engines: int) -> bool:
