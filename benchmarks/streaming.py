@@ -5,7 +5,8 @@ pyarrow before computing, because both use the cores of a CPU. Rows that are kep
 later passes; all others are compared with all centres, as in the first pass in memory.
 
 With ``--peers`` it also compares fits that keep no row with what others make of the same file, in the same run:
-scikit-learn's `partial_fit` of a row group at a time, and polars' streaming where it has the same sums.
+scikit-learn's `partial_fit` of a row group at a time, polars' streaming where it has the same sums, and dask-ml if it
+is installed. scikit-learn reads a Zarr array, whose chunks are those that Zarr chooses, a block of rows at a time.
 
 python benchmarks/streaming.py -n 2 --rows 8000000
 python benchmarks/streaming.py --quick --peers
@@ -14,6 +15,7 @@ python benchmarks/streaming.py --quick --peers
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import tempfile
 import time
@@ -29,6 +31,7 @@ import pyarrow.parquet as pq
 import sklearn.cluster
 import sklearn.decomposition
 import sklearn.preprocessing
+import zarr
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -92,9 +95,38 @@ def sums_by_polars(path: Path) -> None:
     pl.scan_parquet(path).select(pl.all().mean().name.suffix("_mean"), pl.all().var()).collect(engine="streaming")
 
 
+def write_zarr(path: Path, rows: Scan) -> None:
+    """Write the rows as a Zarr array with the chunks and the compression that Zarr chooses."""
+    stored = zarr.open_array(str(path), mode="w", shape=rows.shape, dtype=np.float32)
+    step = stored.chunks[0]
+    for first in range(0, len(rows), step):
+        stored[first : first + step] = rows[first : first + step].read()
+
+
+def by_blocks_of_zarr(path: Path, estimator: Any) -> None:
+    """Fit an estimator of scikit-learn in one pass over a Zarr array, a block of rows at a time."""
+    stored: Any = zarr.open_array(str(path), mode="r")
+    for first in range(0, stored.shape[0], GROUP):
+        estimator.partial_fit(stored[first : first + GROUP])
+
+
+def by_dask_ml(path: Path, name: str, k: int, start: np.ndarray) -> None:
+    """Fit an estimator of dask-ml to the file, whose row groups are dask's partitions."""
+    import dask.dataframe
+    from dask_ml import cluster, preprocessing
+
+    X = dask.dataframe.read_parquet(path, split_row_groups=True).to_dask_array(lengths=True)
+    if name == "KMeans":
+        cluster.KMeans(k, init=start, max_iter=1, tol=0).fit(X)
+    else:
+        preprocessing.StandardScaler().fit(X)
+
+
 def compared_with_peers(path: Path, rows: Scan, k: int, rounds: int) -> list[list[str]]:
     """Return a line for each peer: the least seconds of several rounds, in which both take turns."""
-    start = rows.head(k)
+    start, cut = rows.head(k), path.with_suffix(".zarr")
+    write_zarr(cut, rows)
+    chunks = xpulab.scan(cut)
     theirs = sklearn.cluster.MiniBatchKMeans(k, init=start, n_init=1, batch_size=GROUP)
     pairs: list[tuple[str, str, Callable[[], object], Callable[[], object]]] = [
         (
@@ -111,7 +143,17 @@ def compared_with_peers(path: Path, rows: Scan, k: int, rounds: int) -> list[lis
         ),
         ("StandardScaler", "polars' streaming: mean and var", lambda: StandardScaler().fit(rows),
          lambda: sums_by_polars(path)),
+        ("StandardScaler, Zarr", "scikit-learn's StandardScaler, Zarr", lambda: StandardScaler().fit(chunks),
+         lambda: by_blocks_of_zarr(cut, sklearn.preprocessing.StandardScaler())),
     ]  # fmt: skip
+    if importlib.util.find_spec("dask_ml"):
+        pairs += [
+            ("KMeans, max_iter=1", "dask-ml's KMeans, max_iter=1",
+             lambda: KMeans(k, init=start, n_init=1, max_iter=1, tol=0).fit(rows),
+             lambda: by_dask_ml(path, "KMeans", k, start)),
+            ("StandardScaler", "dask-ml's StandardScaler", lambda: StandardScaler().fit(rows),
+             lambda: by_dask_ml(path, "StandardScaler", k, start)),
+        ]  # fmt: skip
     lines = []
     for name, peer, *calls in pairs:
         taken: list[list[float]] = [[], []]
@@ -133,7 +175,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=127, help="centres")
     parser.add_argument("--passes", type=int, default=8, help="iterations, of which the first two do not count")
     parser.add_argument("--compression", default="none", help="none, snappy or zstd")
-    parser.add_argument("--peers", action="store_true", help="compare with scikit-learn and polars, too")
+    parser.add_argument("--peers", action="store_true", help="compare with scikit-learn, polars, Zarr and dask-ml, too")
     parser.add_argument("--quick", action="store_true", help="few rows and passes, to see that it runs")
     arguments = parser.parse_args()
     if arguments.quick:

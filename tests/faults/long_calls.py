@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
 import signal
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -78,8 +80,7 @@ def calls_with(n: int) -> dict[str, Callable[[], Any]]:
         (HistGradientBoostingClassifier(max_iter=3), labels),
     ]
     calls: dict[str, Callable[[], Any]] = {
-        f"{type(model).__name__}.fit": lambda model=model, y=y: model.fit(*[X] if y is None else [X, y])
-        for model, y in fits
+        f"{type(model).__name__}.fit": functools.partial(model.fit, X, y) for model, y in fits
     }
     for score, *given in (
         (metrics.davies_bouldin_score, X, labels),
@@ -91,8 +92,8 @@ def calls_with(n: int) -> dict[str, Callable[[], Any]]:
         (metrics.adjusted_rand_score, labels, others),
         (metrics.r2_score, numbers, numbers + 1),
     ):
-        calls[f"metrics.{score.__name__}"] = lambda score=score, given=given: score(*given)
-    calls["model_selection.train_test_split"] = lambda: train_test_split(X, labels, random_state=0)
+        calls[f"metrics.{score.__name__}"] = functools.partial(score, *given)
+    calls["model_selection.train_test_split"] = functools.partial(train_test_split, X, labels, random_state=0)
     return calls
 
 
@@ -135,10 +136,8 @@ def _pressed(cluster: xpulab.XPUCluster, name: str, call: Callable[[], Any], mom
         except CallInterrupted as interrupt:
             said = str(interrupt)
         except KeyboardInterrupt as interrupt:
-            where = interrupt.__traceback__
-            while where is not None and where.tb_next is not None:
-                where = where.tb_next
-            wrong = f"a bare KeyboardInterrupt in {where and where.tb_frame.f_code.co_qualname}" if where else "bare"
+            frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(interrupt.__traceback__)]
+            wrong = f"a bare KeyboardInterrupt in {' '.join(frames)}"
         ended = time.monotonic()
     method = name.removesuffix(".fit")
     if said and not re.match(rf"{re.escape(method)}(\.fit)? (was interrupted|had ended)", said):
