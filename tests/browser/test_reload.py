@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
 
+GONE = re.compile(r"The kernel of this report is gone; the report is that of \d\d:\d\d:\d\d\.")
 START, FIT, LAST = range(3)
 CELLS = [
     f"%load_ext xpulab\nc = %xpu_cluster start -n 1\n{GENTLY}import os, numpy as np\n"
@@ -120,8 +121,7 @@ def test_without_its_kernel_a_report_says_of_when_it_is(lab: NotebookPage) -> No
     os.kill(int(re.findall(r"\d+", lab.output(START).inner_text())[-1]), signal.SIGKILL)
     lab.page.get_by_role("dialog").get_by_role("button", name="Ok").click()
     output = lab.output(FIT)
-    gone = re.compile(r"The kernel of this report is gone; the report is that of \d\d:\d\d:\d\d\.")
-    output.get_by_text(gone).wait_for()
+    output.get_by_text(GONE).wait_for()
     lab.page.reload()
     lab.cells.first.wait_for()
     output.get_by_text("▶ running").wait_for()
@@ -130,4 +130,11 @@ def test_without_its_kernel_a_report_says_of_when_it_is(lab: NotebookPage) -> No
     assert "KMeans.fit" in last.inner_text()
     assert re.search(r"its process has ended; this is the report of \d\d:\d\d:\d\d", last.inner_text())
     lab.run(START)
-    lab.output(FIT).get_by_text(gone).wait_for()
+    output.get_by_text(GONE).wait_for()
+    lab.start(FIT)
+    follows(output)
+    lab.page.locator(".lm-MenuBar-itemLabel").get_by_text("Kernel", exact=True).click()
+    lab.page.locator(".lm-Menu-itemLabel").get_by_text("Restart Kernel…", exact=True).click()
+    lab.page.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
+    output.get_by_text(GONE).wait_for()
+    assert re.search(r"KMeans\.fit\s+■ interrupted", lab.run(LAST).inner_text())
