@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
 
 GONE = re.compile(r"The kernel of this report is gone; the report is that of \d\d:\d\d:\d\d\.")
-START, FIT, LAST = range(3)
+START, FIT, LAST, SEARCH = range(4)
 CELLS = [
     f"%load_ext xpulab\nc = %xpu_cluster start -n 1\n{GENTLY}import os, numpy as np\n"
     "from xpulab.cluster import KMeans\n"
     "X = np.random.default_rng(0).normal(size=(20_000, 14)).astype(np.float32)\nos.getpid()",
     "KMeans(120, init='random', n_init=1000, max_iter=10_000, tol=0, random_state=0).fit(X)",
     "%load_ext xpulab\n%xpu_cluster last",
+    "from sklearn.model_selection import GridSearchCV\n"
+    "few = KMeans(n_init=1, max_iter=5, tol=0, random_state=0)\n"
+    "search = GridSearchCV(few, {'n_clusters': [2, 3, 4]}, cv=2).fit(X)",
 ]
 
 
@@ -94,12 +97,21 @@ def test_a_page_that_is_loaded_again_follows_the_fit(
     second.page.close()
 
 
+def require_one_entry_for_a_search(output: Locator) -> None:
+    output.get_by_text("✓ finished").first.wait_for()
+    shown = output.inner_text()
+    assert shown.count("GridSearchCV") == 1
+    assert re.search(r"best score\s+-[\d.e+]+ with n_clusters=4", shown), shown
+    assert re.search(r"KMeans\.fit\s+7\s", shown), shown
+
+
 def test_a_page_that_is_opened_after_the_end_shows_it(lab: NotebookPage, notebook: Path) -> None:
     """The file of the notebook has the report of the running fit: nobody has saved it since."""
     assert "for its end, type: %xpu_cluster last" in notebook.read_text()
     lab.page.reload()
     lab.cells.first.wait_for()
     lab.output(FIT).get_by_text("■ interrupted").wait_for()
+    require_one_entry_for_a_search(lab.run(SEARCH))
 
 
 def test_a_kernel_that_does_not_answer_is_said(lab: NotebookPage) -> None:

@@ -315,6 +315,17 @@ def test_the_calls_of_a_search_are_one_entry_in_a_notebook_and_one_text_in_a_ter
     terminal.close()
 
 
+def test_a_search_whose_last_call_was_followed_to_its_end_is_finished_too(shell: Any, views: NotebookViews) -> None:
+    call, search = report(status="running", seconds=5.0), Search("GridSearchCV.fit")
+    call.search = search
+    view = views(call)
+    view.update(call)
+    call.finish()
+    view.close(call)  # which draws at once
+    assert "✓ finished" in Document(of_cell(shell)).text
+    assert search.status == "finished"
+
+
 def test_a_terminal_line_is_rewritten_in_place_within_its_width(environment: Callable[..., None]) -> None:
     environment(COLUMNS="20")
     running, terminal = report(status="running", message="sending 10 rows"), Terminal()

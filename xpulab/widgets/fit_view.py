@@ -132,9 +132,9 @@ class Cell:
     def end(self) -> None:
         """Show the calls that are not shown yet, after the cell has ended."""
         with self._lock:
-            self._since = time.monotonic()
+            self._since, ran = time.monotonic(), self.calls.running
             self.calls.end()
-            if self._stale or self.calls.tabled:
+            if self._stale or self.calls.tabled or ran:  # a search runs until the cell ends, whatever its calls show
                 self._output.show(self.calls, self.calls.running, not self.calls.running)
             elif not self.calls.running:
                 self._output.end()
