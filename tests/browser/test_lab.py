@@ -39,7 +39,7 @@ CELLS = [
     "ours, plain = (each(3, random_state=0).fit(small) for each in (KMeans, sklearn.cluster.KMeans))\n"
     "print((ours.labels_ == plain.labels_).all())",
     "from xpulab.ensemble import RandomForestClassifier\n"
-    "RandomForestClassifier(3000, random_state=0).fit(X, X[:, 0] > 0)",
+    "forest = RandomForestClassifier(30_000, random_state=0).fit(X, X[:, 0] > 0)",
     "bad = X[:40].copy()\nbad[7, 2] = np.nan\nKMeans(2).fit(bad)",
     "import os, subprocess, time\n"
     "call = f'xpulab.XPUCluster.attach({c.known_as!r}).run(lambda task: __import__(\"time\").sleep(4))'\n"
@@ -250,10 +250,10 @@ def test_the_stop_button_interrupts_a_fit(lab: NotebookPage, notebook: Path) -> 
 def test_a_forest_says_its_tree_beside_a_bar_that_is_filled_as_far(lab: NotebookPage) -> None:
     lab.start(FOREST)
     output = lab.output(FOREST)
-    output.get_by_text(re.compile(r"tree [\d,]+ of 3,000")).first.wait_for()
+    output.get_by_text(re.compile(r"tree [\d,]+ of 30,000")).first.wait_for()
     bar = output.get_by_role("progressbar", name="steps done")
     said = of = 0.0
-    while said <= 0.05 or of == 0:  # the view draws the bar anew with each step; what it has removed has no width
+    while said <= 0.02 or of == 0:  # the view draws the bar anew with each step; what it has removed has no width
         lab.page.wait_for_timeout(100)
         said, filled, of, x, y = bar.evaluate(
             "bar => { const [part, whole] = [bar.firstChild, bar].map((each) => each.getBoundingClientRect());"

@@ -1,0 +1,35 @@
+#!/bin/bash
+# mlflow-skinny 3.17.2 (Python 3.11): in an environment with nothing else, the first run ends with ModuleNotFoundError,
+# because runs are kept in a file of SQLite by default, whose libraries the package does not require. A folder for
+# runs, for which it has all that is needed, is refused with MlflowException unless an environment variable allows it.
+# Exit status 1 if that has changed.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"${PYTHON:-python3.11}" -m venv "$folder/env"
+"$folder/env/bin/pip" install -q mlflow-skinny==3.17.2
+cat >"$folder/try.py" <<'PYTHON'
+import sys
+
+import mlflow
+
+if len(sys.argv) > 1:
+    mlflow.set_tracking_uri(sys.argv[1])
+try:
+    with mlflow.start_run():
+        mlflow.log_metric("inertia", 1.0)
+    print("kept")
+except Exception as error:
+    print(f"{type(error).__name__}: {str(error).partition('.')[0]}")
+PYTHON
+cd "$folder"
+diff - <(
+    env/bin/python try.py 2>/dev/null
+    env/bin/python try.py "file://$folder/runs" 2>/dev/null
+    MLFLOW_ALLOW_FILE_STORE=true env/bin/python try.py "file://$folder/runs" 2>/dev/null
+) <<'OUTPUT'
+ModuleNotFoundError: No module named 'sqlalchemy'
+MlflowException: The filesystem tracking backend (e
+kept
+OUTPUT
+echo "as seen"
