@@ -318,7 +318,7 @@ def test_the_calls_of_a_search_are_one_entry_in_a_notebook_and_one_text_in_a_ter
 def test_a_search_whose_last_call_was_followed_to_its_end_is_finished_too(shell: Any, views: NotebookViews) -> None:
     call, search = report(status="running", seconds=5.0), Search("GridSearchCV.fit")
     call.search = search
-    view = views(call)
+    view: Any = views(call)
     view.update(call)
     call.finish()
     view.close(call)  # which draws at once
