@@ -38,7 +38,7 @@ __all__ = ["JOB", "RELAY", "Ended", "Processes"]
 #: the job that xpulab has submitted for it.
 RELAY, JOB = "relay", "job"
 
-_RELAYED = 1.0  # seconds in which the relay notices that an engine has ended
+_RELAYED = 3.0  # seconds in which the relay notices that an engine has ended, and which was the first
 _RELAY_GRACE = 6.0  # seconds that the relay and the agents have to end all processes of other hosts
 _JOB_GRACE = 15.0  # seconds that a scheduler has to end a job
 _MPIEXEC_GRACE = 2.0  # seconds that an mpiexec has to end the ranks by itself

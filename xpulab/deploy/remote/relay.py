@@ -45,7 +45,7 @@ OPTIONS = "relay.json"
 
 LIMIT = 15.0  # seconds without a sign of the other side after which a host counts as lost
 _SAID = 0.5  # seconds after which a message is sent also if nothing has changed
-_TOLD = 0.3  # seconds that other hosts have to say which of their ranks ended first, after one has said so
+_TOLD = 1.5  # seconds that other hosts have to say which of their ranks ended first, after one has said so
 _CAUSE = 1.5  # seconds that mpiexec has to end the other engines after one has ended; Intel's takes milliseconds
 _STATE = 0.7  # seconds that a scheduler has to answer while a call waits to know why engines were lost
 _END = 4.0  # seconds that the agents have to end the processes of their hosts
