@@ -39,10 +39,8 @@ __all__ = ["Timeline", "kind_of", "of_cell", "of_iterations"]
 
 _HEADER = ("engine", "iterations", "time", "work", "communicate", "wait", "other", "slowest in")
 _OF_CELL = ("engine", "activities", "time", "kernels", "transfers", "MPI", "wait", "other")
-_KINDS = {"MPI": "communicate", "wait": "wait", "transfer": "transfer", "kernel": "kernel"}
-
-
-_ORDER = ("transfer", "kernel", "wait", "MPI")  # of the phases of a cell
+#: Kind of a phase of a cell, in the order in which phases are drawn -> name of its colour.
+_KINDS = {"transfer": "transfer", "kernel": "kernel", "wait": "wait", "MPI": "communicate"}
 
 
 def kind_of(phase: str) -> str:
@@ -331,7 +329,8 @@ def of_cell(usage: CellUsage) -> Timeline:
         if span.wait:
             names[f"wait in {span.name}"] = "wait"
         names[f"{span.kind} {span.name}"] = span.kind
-    phases = ("cell", *sorted(names, key=lambda name: _ORDER.index(names[name])))  # the cell below, waits before calls
+    order = list(_KINDS)
+    phases = ("cell", *sorted(names, key=lambda name: order.index(names[name])))  # waits come before their calls
     column = {name: number for number, name in enumerate(phases)}
     about: list[tuple[int, int]] = []
     starts: list[float] = []

@@ -202,7 +202,12 @@ def queues(here: Any) -> dict[str, Any]:
         one, other = (dpctl.memory.MemoryUSMShared(512, queue=queue) for _ in range(2))
         copy.memcpy(one, other, 512)
         here.comm.Allreduce(np.ones(4), np.empty(4))
-    found["nothing"], found["usage"] = nothing, some["usage"]
+    with measured(True) as many:
+        for _ in range(1200):  # the queue's are read at the end, and would push out all calls
+            queue_of(queue).memcpy(one, other, 512)
+        for _ in range(3):
+            here.comm.Allreduce(np.ones(4), np.empty(4))
+    found["nothing"], found["usage"], found["many"] = nothing, some["usage"], many["usage"]["moments"]
     return found
 
 
@@ -217,6 +222,7 @@ def test_one_queue_and_what_is_measured_on_it(pair: xpulab.XPUCluster) -> None:
         assert found["nothing"] == {}
         counts = {(kind, name): (count, nbytes) for kind, name, count, nbytes, _ in found["usage"]["activities"]}
         assert counts == {("transfer", "memcpy"): (1, 512), ("MPI", "Allreduce"): (1, 32)}
+        assert [kind for kind, *_ in found["many"]] == ["transfer"] * 997 + ["MPI"] * 3
         assert list(found["usage"]["collectives"]) == [("Allreduce", 0, 1)]
         began, moments = found["usage"]["began"], found["usage"]["moments"]
         assert {(kind, name) for kind, name, *_ in moments} == counts.keys()

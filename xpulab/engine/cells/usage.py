@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import time
 from collections import deque
@@ -31,6 +32,8 @@ _MOST = 100_000  # largest number of collective calls of one name whose times ar
 _SAME = 3600.0  # seconds by which moments of one clock may differ
 _LAST = 1000  # latest activities whose moments are kept, for a timeline
 
+_Moment = tuple[str, str, float, float]
+
 _usage: _Usage | None = None
 
 
@@ -42,14 +45,15 @@ class _Usage:
     activities : dict of (kind, name) to (count, bytes or None, seconds)
     collectives : dict of (name, rank, rank ...) to (moments entered, moments left)
         The ranks are those in MPI.COMM_WORLD that take part.
-    moments : deque of (kind, name, moment, seconds)
-        The latest activities, each with the moment at which it began.
+    moments : tuple of two deques of (kind, name, moment, seconds)
+        The latest calls of MPI, and the latest commands of the queue, each with the moment at which it began. Commands
+        are noted when they are read, which is later than calls that followed them.
     """
 
     def __init__(self) -> None:
         self.activities: dict[tuple[str, str], tuple[int, int | None, float]] = {}
         self.collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
-        self.moments: deque[tuple[str, str, float, float]] = deque(maxlen=_LAST)
+        self.moments: tuple[deque[_Moment], deque[_Moment]] = deque(maxlen=_LAST), deque(maxlen=_LAST)
         self._events: list[tuple[str, str, int | None, float, dpctl.SyclEvent]] = []
         self._lock = threading.Lock()
         self._here = threading.local()
@@ -69,7 +73,7 @@ class _Usage:
             "seconds": self.seconds,
             "activities": activities,
             "collectives": self.collectives,
-            "moments": list(self.moments),
+            "moments": sorted(itertools.chain(*self.moments), key=lambda each: each[2])[-_LAST:],
         }
 
     def event(self, kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> None:
@@ -117,7 +121,7 @@ class _Usage:
             count, before, spent = self.activities.get((kind, name), (0, None, 0.0))
             whole = None if nbytes is None else (before or 0) + nbytes
             self.activities[kind, name] = count + 1, whole, spent + seconds
-            self.moments.append((kind, name, began, seconds))
+            self.moments[kind != "MPI"].append((kind, name, began, seconds))
 
 
 def _beginning(event: dpctl.SyclEvent, given: float) -> float:
