@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.cluster
+from constants import constants_here
 
 import xpulab
 from xpulab.cluster import KMeans
@@ -31,6 +32,17 @@ def test_fit_transform_sends_once(on_pair: xpulab.XPUCluster, written: list[int]
     while set(on_pair.handles()) - before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert set(on_pair.handles()) <= before  # those that other tests hold
+
+
+def test_memory_has_room_for_rows_that_are_there(on_pair: xpulab.XPUCluster, written: list[int]) -> None:
+    X = np.random.default_rng(0).normal(size=(60_000, 5))
+    on_pair.memory = f"{2 * X.nbytes}B"
+    try:
+        with constants_here("xpulab.deploy.tasks.rows", LEAST=0), constants_here("xpulab.estimator.parts", LEAST=0):
+            KMeans(3, random_state=0).fit_transform(X)
+    finally:
+        on_pair.memory = None
+    assert sum(written) == X.nbytes
 
 
 def test_engines_read_a_result_in_its_shared_memory(on_pair: xpulab.XPUCluster, written: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -124,20 +125,21 @@ def pressed_calls(cluster: xpulab.XPUCluster, n: int, trials: int, chance: rando
 
 def _pressed(cluster: xpulab.XPUCluster, name: str, call: Callable[[], Any], moment: float) -> PressedCall:
     pressed: list[float] = []
-    said = wrong = ""
+    said, wrong, ended = "", "", 0.0
 
     def press() -> None:
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    with later(moment, press):
+    with contextlib.suppress(KeyboardInterrupt), later(moment, press):  # one that comes before the call has begun
         try:
             call()
         except CallInterrupted as interrupt:
             said = str(interrupt)
         except KeyboardInterrupt as interrupt:
-            frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(interrupt.__traceback__)]
-            wrong = f"a bare KeyboardInterrupt in {' '.join(frames)}"
+            frames = [frame for frame, _ in traceback.walk_tb(interrupt.__traceback__)]
+            if any(frame.f_globals["__name__"].startswith("xpulab.") for frame in frames):
+                wrong = f"a bare KeyboardInterrupt in {' '.join(frame.f_code.co_name for frame in frames)}"
         ended = time.monotonic()
     method = name.removesuffix(".fit")
     if said and not re.match(rf"{re.escape(method)}(\.fit)? (was interrupted|had ended)", said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from constants import constants, constants_here
+from leftovers import files_without_names
 from numpy.testing import assert_array_equal
 
 import xpulab
@@ -63,6 +65,44 @@ def test_the_neighbours_are_those_of_rows_in_memory(
         for each, expected in zip(some, same.radius_neighbors(right, 0.001 if cosine else 2.0), strict=True):
             assert_array_equal(np.concatenate(each), np.concatenate(expected))
             assert list(map(len, each)) == list(map(len, expected))
+
+
+def _blocks() -> Iterator[Any]:
+    return iter(pa.table({f"c{f}": part[:, f] for f in range(D)}) for part in np.array_split(ROWS, 7))
+
+
+@pytest.mark.parametrize("form", ["array", "frame", "function"])
+def test_rows_of_this_process_are_searched_in_a_file_that_lives_as_long(
+    budget: str, current: xpulab.XPUCluster, clusters: Any, form: str
+) -> None:
+    frame = pd.DataFrame(ROWS, columns=[f"c{f}" for f in range(D)])
+    forms = {"array": ROWS, "frame": frame, "function": xpulab.scan(_blocks)}
+    X, other = forms[form], clusters(1)
+    labels = np.arange(N) % 4
+    current.activate().memory = None
+    same, votes = NearestNeighbors(algorithm="brute").fit(ROWS), KNeighborsClassifier().fit(ROWS, labels)
+    expected, others, voted = same.kneighbors(QUERIES)[1], same.kneighbors()[1], votes.predict(QUERIES)
+    del same, votes
+    current.memory, before = BUDGETS[budget], files_without_names()
+    ours = NearestNeighbors().fit(X)
+    notes = "\n".join(ours.report_.notes)
+    assert ("of rows were written to a file without a name" in notes) == (budget != "all"), notes
+    assert ("the others were read again in 1 pass" in notes) == (budget != "all")
+    queries = QUERIES if form == "array" else pd.DataFrame(QUERIES, columns=frame.columns)
+    with constants_here("xpulab.estimator.parts", AT_ONCE=16 * 5 * 250, LEAST=0):
+        for each in (ours,) if form == "function" else (ours, pickle.loads(pickle.dumps(ours))):
+            assert_array_equal(each.kneighbors(queries)[1], expected)
+            assert_array_equal(each.kneighbors()[1], others)
+    other.activate().memory = BUDGETS[budget]  # it gets the rows from the file
+    try:
+        assert_array_equal(ours.kneighbors(queries)[1], expected)
+    finally:
+        other.memory = None
+    votes = KNeighborsClassifier().fit(X, labels)
+    assert_array_equal(votes.predict(queries), voted)
+    assert (files_without_names() > before) == (budget != "all")
+    del ours, each, votes
+    assert files_without_names() == before
 
 
 class ByEngines(Scan):

@@ -141,7 +141,7 @@ def test_the_result_is_that_of_rows_in_memory(budget: str, files: dict[bool, Sca
         warnings.simplefilter("ignore")
         ours = clone(estimator).fit(files[holes], **arguments)
         with in_memory():
-            same = clone(estimator).fit(files[holes].read(), **arguments)
+            same = clone(estimator).fit(files[holes], **arguments)
     found, expectations = numbers_by_column(ours), numbers_by_column(same)
     assert found.keys() == expectations.keys()
     assert found

@@ -21,6 +21,7 @@ import xpulab
 from xpulab.cluster import DBSCAN
 from xpulab.covariance import EmpiricalCovariance
 from xpulab.decomposition import PCA
+from xpulab.ensemble import HistGradientBoostingRegressor
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
 from xpulab.metrics import calinski_harabasz_score, davies_bouldin_score, silhouette_score
@@ -201,6 +202,7 @@ def test_what_needs_all_rows_at_once_says_so(current: xpulab.XPUCluster, rows: S
     try:
         refused: list[tuple[Callable[[], Any], str]] = [
             (lambda: DBSCAN().fit(rows), ""),
+            (lambda: HistGradientBoostingRegressor().fit(rows, Y), ""),
             (lambda: silhouette_score(rows, np.arange(N) % 3), r".*rows drawn: sample_size=10_000"),
             (lambda: QuantileTransformer(subsample=None).fit(rows), r".*rows drawn: subsample=10_000"),
             (lambda: KBinsDiscretizer(subsample=None).fit(rows), r".*rows drawn: subsample=200_000"),

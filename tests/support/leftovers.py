@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +13,16 @@ import psutil
 
 from xpulab.deploy.watch.leftovers import NAMES
 
-__all__ = ["MARK", "left_in_memory", "not_of_others", "processes_marked", "processes_of", "runs", "shared_memory"]
+__all__ = [
+    "MARK",
+    "files_without_names",
+    "left_in_memory",
+    "not_of_others",
+    "processes_marked",
+    "processes_of",
+    "runs",
+    "shared_memory",
+]
 
 # All processes that this run starts inherit this variable: engines, kernels, servers, and their children. Each worker
 # of pytest-xdist counts as a run.
@@ -82,3 +92,13 @@ def left_in_memory(before: set[str], seconds: float = 2.0) -> set[str]:
     while (left := not_of_others(shared_memory() - before)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
+
+
+def files_without_names() -> int:
+    """Return how many files without a name this process has open, when what nobody uses any more is deleted."""
+    gc.collect()
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the folder itself
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(each.endswith(" (deleted)") and not each.startswith("/memfd:") for each in found)

@@ -28,6 +28,7 @@ from xpulab.linear_model import LinearRegression, LogisticRegression
 from xpulab.model_selection import train_test_split
 from xpulab.naive_bayes import GaussianNB
 from xpulab.preprocessing import (
+    Binarizer,
     KBinsDiscretizer,
     LabelEncoder,
     Normalizer,
@@ -349,6 +350,10 @@ def test_other_transformers_take_tables(current: xpulab.XPUCluster, table: Any) 
     numbers = FRAME[NUMBERS]
     assert_allclose(
         Normalizer().fit_transform(table[NUMBERS]).gather(), sklearn.preprocessing.Normalizer().fit_transform(numbers)
+    )
+    assert_array_equal(
+        Binarizer(threshold=20).fit_transform(table[NUMBERS]).gather(),
+        sklearn.preprocessing.Binarizer(threshold=20).fit_transform(numbers),
     )
     how: Any = {"n_bins": 4, "strategy": "uniform"}
     expected = sklearn.preprocessing.KBinsDiscretizer(**how).fit_transform(numbers).toarray()

@@ -183,12 +183,12 @@ class Call:
         self.report.step("", 0, 0)
         return sent | {"report": self.report.to_dict()}
 
-    def _tell_spooling(self, done: int, parts: int) -> None:
+    def tell(self, done: int, parts: int, nbytes: int) -> None:
         """Say in the report that this process writes the rows to a file, because they do not fit into memory."""
         if not self.report.spooled:
             self.report.spooled = True
             self.report.notes.append(
-                f"{format_size(self._X.nbytes)} of rows were written to a file without a name, which the engines read, "
+                f"{format_size(nbytes)} of rows were written to a file without a name, which the engines read, "
                 "because the rows do not fit into memory"
             )
         self.report.step(_SPOOLS, done, parts)
@@ -250,7 +250,7 @@ class Call:
         fits = at_once or "fit" in self.report.method
         packing = Packing(
             self._estimator, self.ranks, self._X, sample_weight, y, rules, held, send_more,
-            task="" if at_once else task, fits=fits, tell=self._tell_spooling,
+            task="" if at_once else task, fits=fits, tell=self.tell,
         )  # fmt: skip
         if result is not None:
             if not result.stays_with(self._X):

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.limits import LEAST
-from xpulab.estimator.sending import FROM_SPOOL, demand_of
+from xpulab.estimator.sending import IN_PASSES, demand_of
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.scanning import scanned
 from xpulab.sharing.sources import bounds_of
@@ -27,7 +27,7 @@ def may_come_in_parts(X: Any, task: str) -> bool:
 
     These are rows of files, and so many rows of this process that the question takes no time beside the call.
     """
-    many = isinstance(X, np.ndarray) and X.nbytes >= LEAST and task not in FROM_SPOOL
+    many = isinstance(X, np.ndarray) and X.nbytes >= LEAST and task not in IN_PASSES
     return many or scanned(X) is not None
 
 

@@ -253,7 +253,8 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
             If the user interrupted the call.
         """
         fits = "fit" in method
-        if result is not None and not fits and may_come_in_parts(X, task):
+        there = self._held is not None and self._held.are_on(cluster, X)
+        if result is not None and not (fits or there) and may_come_in_parts(X, task):
             n = rows_at_once(self, cluster, X, result.nbytes(X))
             if n < X.shape[0]:
                 parts = (slice(start, start + n) for start in range(0, X.shape[0], n))

@@ -30,10 +30,10 @@ from xpulab.sharing import host_memory
 from xpulab.sharing.memory import SharedBlock, reachable
 from xpulab.sharing.sources import BlockRows, ResultRows, SharedArray, Source
 
-__all__ = ["FROM_SPOOL", "Packing", "Result", "demand_of"]
+__all__ = ["IN_PASSES", "Packing", "Result", "demand_of"]
 
 #: Tasks that take rows in passes: of files that do not fit, the ranks keep a part, and read the rest in each pass.
-_IN_PASSES = frozenset({
+IN_PASSES = frozenset({
     "BisectingKMeans.fit", "GaussianMixture.fit", "GaussianMixture.predict", "GaussianNB.fit", "KMeans.fit",
     "KMeans.predict", "LogisticRegression.fit", "LogisticRegression.score", "MiniBatchKMeans.fit",
     "batch_triangles", "bins.edges", "class_sums", "columns.statistics", "encoding.categories",
@@ -43,9 +43,6 @@ _IN_PASSES = frozenset({
     "metrics.regression", "metrics.scores", "moments", "moments_of_weighted", "neighbors.index", "products",
     "quantiles", "randomized_svd", "shifted_triangle", "triangular",
 })  # fmt: skip
-
-#: Those of them that can read rows of this process from a file that is gone when the call has ended.
-FROM_SPOOL = _IN_PASSES - {"neighbors.index"}
 
 
 class Result:
@@ -169,7 +166,7 @@ class Packing:
         send_more: Callable[[Outgoing], dict[str, Any]] | None = None,
         task: str = "",
         fits: bool = False,
-        tell: Callable[[int, int], None] = lambda done, parts: None,
+        tell: Callable[[int, int, int], None] = lambda done, parts, nbytes: None,
     ) -> None:
         self._estimator = estimator
         self._ranks = ranks
@@ -178,7 +175,7 @@ class Packing:
         self._scan = scanned(X)  # once, so that new engines read the same rows after a loss
         self._from_files = isinstance(X, ScannedColumn) or (self._scan is not None and bool(self._scan.files))
         self._held = held if held is not None and X is held.checked else None
-        self._passes = self._from_files and task in _IN_PASSES
+        self._passes = self._from_files and task in IN_PASSES
         self._spools = False
         self._task = task
         self._fits = fits
@@ -292,7 +289,7 @@ class Packing:
         """Return whether all engines can read these rows of this process in passes, from a file of this host."""
         X = self._X
         dense = X.dtype in FLOATS if isinstance(X, np.ndarray) else isinstance(X, Scan)
-        takes = dense and X.ndim == 2 and not self._from_files and self._task in FROM_SPOOL
+        takes = dense and X.ndim == 2 and not self._from_files and self._task in IN_PASSES
         return takes and all(fact.here for fact in self._ranks.facts)
 
     def _spooled(self, outgoing: Outgoing) -> Scan:

@@ -53,6 +53,10 @@ class SentOnce:
             self._handle.discard()
             self._handle = None
 
+    def are_on(self, cluster: Ranks, X: Any) -> bool:
+        """Return whether the engines keep these rows."""
+        return X is self.checked and self.source(cluster) is not None
+
     def source(self, cluster: Ranks) -> Source | None:
         """Return what tells the engines to use the rows that they keep; None if they do not have them (any more)."""
         there = self._handle is not None and self._handle.is_on(cluster)

@@ -36,7 +36,7 @@ class SpooledRows(MappedFile):
         return MappedFile, (self.path, self.state, self.shape, self.dtype, self.offset, self.order)
 
 
-def spooled(X: Any, tell: Callable[[int, int], None]) -> tuple[Scan, Callable[[], None]]:
+def spooled(X: Any, tell: Callable[[int, int, int], None]) -> tuple[Scan, Callable[[], None]]:
     """Write rows of this process to a file without a name, in their order.
 
     Parameters
@@ -44,7 +44,7 @@ def spooled(X: Any, tell: Callable[[int, int], None]) -> tuple[Scan, Callable[[]
     X : numpy.ndarray or Scan of shape (n_samples, n_features)
         Of numbers. An array of float32 or float64.
     tell : callable
-        Called with the number of parts that are written, and with that of all, before each part.
+        Called with the number of parts that are written, with that of all, and with the bytes of all, before each part.
 
     Returns
     -------
@@ -61,11 +61,12 @@ def spooled(X: Any, tell: Callable[[int, int], None]) -> tuple[Scan, Callable[[]
     rows = (X if isinstance(X, Scan) else Scan(ArrayInMemory(X))).block_rows([0, len(X)])
     step = max(1, PIECE // rows.row_bytes)
     starts = range(0, len(X), step)
-    block = SharedBlock.create_on_disk(len(X) * rows.row_bytes)
+    nbytes = len(X) * rows.row_bytes
+    block = SharedBlock.create_on_disk(nbytes)
     try:
         with rows.rows.reading(rows.first, rows.first + len(X), rows.columns) as fill:
             for number, first in enumerate(starts):
-                tell(number, len(starts))
+                tell(number, len(starts), nbytes)
                 fill(first, part := np.empty((min(step, len(X) - first), rows.n_features), rows.dtype))
                 block.write(part, first * rows.row_bytes)
         path = block.path.partition("?")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.call import Call
 from xpulab.estimator.columns import ScannedColumn, bounds_in
-from xpulab.estimator.parts import rows_at_once
+from xpulab.estimator.parts import may_come_in_parts, rows_at_once
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.rows import checked_unnamed
 from xpulab.estimator.sending import Packing, Result
@@ -45,6 +45,8 @@ class _Searched:
         None during a fit. Queries of a handle stay on the engines, and each rank returns the results of its own.
     targets : ShardedArray, optional
         The targets of the rows of the fit, if the task uses them.
+    tell : callable, optional
+        As for `Packing`.
 
     Attributes
     ----------
@@ -52,9 +54,19 @@ class _Searched:
         Whether the rows can be sent again.
     """
 
-    def __init__(self, estimator: NeighborsProxy, ranks: Ranks, queries: Any = None, targets: Any = None) -> None:
+    def __init__(
+        self,
+        estimator: NeighborsProxy,
+        ranks: Ranks,
+        queries: Any = None,
+        targets: Any = None,
+        tell: Callable[[int, int, int], None] = lambda done, parts, nbytes: None,
+    ) -> None:
         self._estimator, self._ranks, self._queries, self._targets = estimator, ranks, queries, targets
-        self._rows = Packing(estimator, ranks, estimator._fit_X, rules=estimator._rules, task="neighbors.index")
+        self._X = estimator._searched_on(ranks)
+        self._rows = Packing(
+            estimator, ranks, self._X, rules=estimator._rules, task="neighbors.index", fits=True, tell=tell
+        )
         self.again = self._rows.again and (queries.again if isinstance(queries, ShardedArray) else True)
 
     def require_room(self) -> None:
@@ -68,7 +80,8 @@ class _Searched:
         sent: dict[str, Any] = {"metric": estimator._distance.metric, "rows": None}
         if not estimator._is_on(ranks):
             sent["rows"] = self._rows(outgoing)
-            estimator._keep_on(ranks, outgoing)
+            estimator._keep_on(ranks, outgoing, self._X)
+            estimator._spool = self._rows.spool or estimator._spool
         assert estimator._index is not None
         sent["index"] = estimator._index.id
         if queries is None:
@@ -88,7 +101,8 @@ class NeighborsProxy(Proxy):
     """Base class of estimators of neighbours. Among the bases, it comes before scikit-learn's class.
 
     The engines keep the rows of the fit. If the cluster was restarted, or another one is active, the next call sends
-    the rows again from this process, unless they were passed as a handle.
+    the rows again from this process, unless they were passed as a handle. Rows of this process that do not fit into
+    memory are in a file without a name as long as the engines search them.
     """
 
     _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric", "accept_sparse": "csr"}
@@ -105,6 +119,7 @@ class NeighborsProxy(Proxy):
     _y: Any = None
     _distance: Distance
     _index: ShardedArray | None = None
+    _spool: Scan | None = None
 
     def _fit(self, X: Any, y: Any = None) -> Any:
         cluster = current_ranks()
@@ -118,7 +133,7 @@ class NeighborsProxy(Proxy):
                 f"'euclidean', 'sqeuclidean' and 'cosine'. {instead_of_sparse(X)}"
             )
         self._read_targets(cluster, X, y)
-        self._distance, self._fit_X, self._index = distance, X, None
+        self._distance, self._fit_X, self._index, self._spool = distance, X, None, None
         self._fit_method, self._tree, self.n_samples_fit_ = "engines", None, X.shape[0]
         with self._fitting(X):
             self._call(cluster, "fit", "neighbors.index", X)
@@ -131,16 +146,19 @@ class NeighborsProxy(Proxy):
         """Return whether the engines of the cluster have the rows of the fit."""
         return self._index is not None and self._index.is_on(cluster)
 
-    def _keep_on(self, cluster: Ranks, outgoing: Outgoing) -> None:
+    def _searched_on(self, cluster: Ranks) -> Any:
+        """Return the rows of the fit, from their file without a name if they have one that the engines can read."""
+        there = self._spool is not None and all(fact.here for fact in cluster.facts)
+        return self._spool if there else self._fit_X
+
+    def _keep_on(self, cluster: Ranks, outgoing: Outgoing, X: Any) -> None:
         """Make a handle for the rows that are about to be sent. The engines free them when Python deletes it."""
 
         def forget() -> None:  # perhaps only some of the engines have the rows
-            self._index = None
+            self._index = self._spool = None
 
         outgoing.after_error(forget)
-        X = self._fit_X
-        bounds = bounds_in(X, cluster.size)
-        self._index = cluster.made_handle(X.shape, X.dtype, bounds)
+        self._index = cluster.made_handle(X.shape, X.dtype, bounds_in(X, cluster.size))
 
     def _call(
         self,
@@ -165,22 +183,25 @@ class NeighborsProxy(Proxy):
                 self.report_ = call.report
             for name, result in (results or {}).items():
                 arguments |= {name: result.place(cluster, call.outgoing, X)["target"]}
-            return call.send(task, _Searched(self, cluster, None if fits else X, targets), **arguments)
+            return call.send(task, _Searched(self, cluster, None if fits else X, targets, call.tell), **arguments)
 
-    def _checked_queries(self, cluster: Ranks, X: Any) -> Any:
-        """Return the checked queries, sparse if the rows of the fit are, or a handle as it is; those rows for None."""
-        queries, stored = self._in_their_form(cluster, X), is_sparse(self._fit_X)
+    def _checked_queries(self, cluster: Ranks, X: Any, own: bool = False) -> Any:
+        """Return the checked queries, sparse if the rows of the fit are, or a handle as it is; those rows for None.
+
+        With `own`, the queries are some of the rows of the fit.
+        """
+        queries, stored = self._in_their_form(cluster, X, own), is_sparse(self._fit_X)
         if not stored:
             require_dense(queries)
         elif not is_sparse(queries) and not isinstance(queries, ShardedArray):
             return sparse.csr_matrix(queries)
         return queries
 
-    def _in_their_form(self, cluster: Ranks, X: Any) -> Any:
+    def _in_their_form(self, cluster: Ranks, X: Any, own: bool) -> Any:
         if X is None:
             X = self._fit_X
         if isinstance(X, Scan):  # all engines need all queries, so this process reads them
-            if X is not self._fit_X:
+            if not own:
                 self._checked(cluster, X, reset=False)  # the names of its columns, which the array has not
             return checked_unnamed(self, cluster, X.read(), self.n_features_in_, **self._rules)
         if X is not self._fit_X:
@@ -260,20 +281,23 @@ class NeighborsProxy(Proxy):
         return found[0], found[1], found[2]
 
     def _some_queries(self, cluster: Ranks, X: Any, result: int) -> Iterator[tuple[int | None, Any]]:
-        """Yield checked queries: all of them, or some of a file at a time, whose results take so many bytes each.
+        """Yield checked queries: all of them, or as many at a time as fit, whose results take so many bytes each.
 
         With them comes the number of the first, if they are the rows of the fit. Queries of a file come to this process
         and to all engines, so that a file that is larger than memory takes several searches.
         """
-        first, asked = (0, self._fit_X) if X is None else (None, X)
-        if scanned(asked) is None:
-            yield first, self._checked_queries(cluster, X)
+        first, asked = (0, self._searched_on(cluster)) if X is None else (None, X)
+        there = scanned(asked) is None
+        if there:
+            asked = self._checked_queries(cluster, X)
+        if not may_come_in_parts(asked, "neighbors.nearest"):
+            yield first, asked
             return
         n: int = asked.shape[0]
-        step = rows_at_once(self, cluster, asked, float(result * n), max(16.0, result))
+        step = rows_at_once(self, cluster, asked, float(result * n), None if there else max(16.0, result))
         for at in range(0, n, step):
-            queries = self._checked_queries(cluster, X if step >= n else asked[at : at + step])
-            yield at if X is None else None, queries
+            some = asked[at : at + step]
+            yield None if first is None else at, some if there else self._checked_queries(cluster, some, X is None)
 
     def _nearest_to(
         self, cluster: Ranks, queries: Any, k: Any, return_distance: bool, with_targets: bool, own: int | None
@@ -282,7 +306,8 @@ class NeighborsProxy(Proxy):
         results = {"compared": Result(int(k), np.float64), "places": Result(int(k), np.int64)}
         targets = self._y if with_targets else None
         if isinstance(targets, Scan):
-            bounds = bounds_in(self._fit_X, cluster.size)
+            index = self._index if self._is_on(cluster) else None
+            bounds = bounds_in(self._searched_on(cluster), cluster.size) if index is None else index.bounds
             targets = ScannedColumn(cluster, targets, bounds, targets.dtype, "y")
         if targets is not None:
             n_targets = 1 if targets.ndim == 1 else targets.shape[1]
@@ -397,7 +422,7 @@ class NeighborsProxy(Proxy):
             If the rows are those of a handle, and were freed.
         """
         plain = super().to_sklearn()
-        for name in ("_distance", "_index"):
+        for name in ("_distance", "_index", "_spool"):
             vars(plain).pop(name, None)
         plain._fit_method = "brute"
         if isinstance(self._fit_X, ShardedArray):
@@ -411,14 +436,14 @@ class NeighborsProxy(Proxy):
         return plain
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the handle of the rows on the engines. A copy sends the rows again if needed.
+        """Return the state without what the engines have of the rows. A copy sends the rows again if needed.
 
         Raises
         ------
         TypeError
             If the estimator was fitted to a `ShardedArray`.
         """
-        state = {name: value for name, value in super().__getstate__().items() if name != "_index"}
+        state = {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_spool")}
         if isinstance(state.get("_fit_X"), ShardedArray):
             raise TypeError(
                 f"the rows of this {type(self).__name__} are a ShardedArray, which stays with its cluster; pickle "

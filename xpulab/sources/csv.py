@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +44,7 @@ class Csv(FileSource):
 
     @classmethod
     def open(cls, path: str) -> Csv:
-        """Look for the line breaks of a file, of which it reads some megabytes at a time."""
+        """Count the lines of a file, which has no metadata, some megabytes at a time."""
         state = file_state(path)
         schema, places, sizes = cls._found(path)
         return cls(path, state, tuple(schema), tuple(itertools.accumulate(sizes, initial=0)), tuple(places))
@@ -119,21 +122,25 @@ def _with_later_values(
 
 
 def _lines_of(path: str, part: int) -> tuple[list[int], list[int]]:
-    """Return the places of blocks in a file, and the number of lines of each that are not empty."""
-    places, sizes = [], []
+    """Return the places of blocks in a file, and the number of lines of each that are not empty.
+
+    The blocks are counted in threads, because the disk reads faster than one core counts.
+    """
     with open(path, "rb") as file:
         file.readline()
-        places.append(file.tell())
-        while text := file.read(part):
-            text += file.readline()
+        places = [file.tell()]
+        end = os.path.getsize(path)
+        while places[-1] < end:
+            file.seek(min(places[-1] + part, end))
+            file.readline()
             places.append(file.tell())
-            sizes.append(_lines(text))
-    return places, sizes
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "xpulab-lines") as pool:
+            return places, list(pool.map(functools.partial(_lines, file.fileno()), places[:-1], places[1:]))
 
 
-def _lines(text: bytes) -> int:
-    """Return the number of lines that are not empty."""
-    found = np.frombuffer(text.replace(b"\r\n", b"\n") if b"\r" in text else text, np.uint8)
-    ends = found == 10
-    empty = int((ends[1:] & ends[:-1]).sum()) + bool(len(ends) and ends[0])
-    return int(ends.sum()) - empty + (0 if ends[-1] else 1)
+def _lines(file: int, first: int, last: int) -> int:
+    """Return the number of lines between two places of an open file that are not empty."""
+    text = os.pread(file, last - first, first)
+    ends = np.frombuffer(text.replace(b"\r\n", b"\n") if b"\r" in text else text, np.uint8) == ord("\n")
+    empty = np.count_nonzero(ends[1:] & ends[:-1]) + ends[:1].any()
+    return int(np.count_nonzero(ends) - empty + (not ends[-1:].all()))

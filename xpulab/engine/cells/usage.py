@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dpctl
 from mpi4py import MPI
@@ -29,12 +29,37 @@ __all__ = ["measured", "pickled", "queue_of"]
 
 _MANY = 1000  # events that are kept until they are read
 _MOST = 100_000  # largest number of collective calls of one name whose times are kept
-_SAME = 3600.0  # seconds by which moments of one clock may differ
 _LAST = 1000  # latest activities whose moments are kept, for a timeline
 
 _Moment = tuple[str, str, float, float]
 
 _usage: _Usage | None = None
+
+
+class _Command(NamedTuple):
+    """A command of the queue: a kernel or a transfer, given to the queue at the moment `given` at the earliest."""
+
+    kind: str
+    name: str
+    nbytes: int | None
+    given: float
+    event: dpctl.SyclEvent
+
+    def began(self, ended: float) -> float:
+        """Return when the command began, by `time.perf_counter`, by which it had ended at the moment `ended`.
+
+        The clock of the CPU device is that of `time.perf_counter`. Another device may have a clock of its own, which
+        also says when the command was submitted.
+        """
+        submitted, start, end = (
+            1e-9 * moment
+            for moment in (
+                self.event.profiling_info_submit, self.event.profiling_info_start, self.event.profiling_info_end
+            )
+        )  # fmt: skip
+        if self.given <= start <= end <= ended:
+            return start
+        return self.given + (start - submitted if 0 < submitted <= start else 0.0)
 
 
 class _Usage:
@@ -54,7 +79,7 @@ class _Usage:
         self.activities: dict[tuple[str, str], tuple[int, int | None, float]] = {}
         self.collectives: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
         self.moments: tuple[deque[_Moment], deque[_Moment]] = deque(maxlen=_LAST), deque(maxlen=_LAST)
-        self._events: list[tuple[str, str, int | None, float, dpctl.SyclEvent]] = []
+        self._commands: list[_Command] = []
         self._lock = threading.Lock()
         self._here = threading.local()
         self._started = time.perf_counter()
@@ -76,11 +101,11 @@ class _Usage:
             "moments": sorted(itertools.chain(*self.moments), key=lambda each: each[2])[-_LAST:],
         }
 
-    def event(self, kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> None:
+    def command(self, command: _Command) -> None:
         """Note a command that was given to the queue. It may not have run yet."""
         with self._lock:
-            self._events.append((kind, name, nbytes, time.perf_counter(), event))
-        if len(self._events) >= _MANY:
+            self._commands.append(command)
+        if len(self._commands) >= _MANY:
             self._read()
 
     def pickled(self, kind: str, nbytes: int) -> None:
@@ -110,11 +135,11 @@ class _Usage:
 
     def _read(self) -> None:
         with self._lock:
-            events, self._events = self._events, []
-        for kind, name, nbytes, given, event in events:
-            event.wait()
-            seconds = (event.profiling_info_end - event.profiling_info_start) * 1e-9
-            self._add(kind, name, nbytes, _beginning(event, given), seconds)
+            commands, self._commands = self._commands, []
+        for each in commands:
+            each.event.wait()
+            seconds = (each.event.profiling_info_end - each.event.profiling_info_start) * 1e-9
+            self._add(each.kind, each.name, each.nbytes, each.began(time.perf_counter()), seconds)
 
     def _add(self, kind: str, name: str, nbytes: int | None, began: float, seconds: float) -> None:
         with self._lock:
@@ -122,18 +147,6 @@ class _Usage:
             whole = None if nbytes is None else (before or 0) + nbytes
             self.activities[kind, name] = count + 1, whole, spent + seconds
             self.moments[kind != "MPI"].append((kind, name, began, seconds))
-
-
-def _beginning(event: dpctl.SyclEvent, given: float) -> float:
-    """Return when a command began, by `time.perf_counter`, by which it was `given` to the queue.
-
-    A device may have a clock of its own, which also says when the command reached the device. Where it does not (0: the
-    CPU device, for transfers), it is the clock of `time.perf_counter`.
-    """
-    start, submitted = event.profiling_info_start * 1e-9, event.profiling_info_submit * 1e-9
-    if 0 < submitted <= start:
-        return given + start - submitted
-    return start if abs(start - given) < _SAME else given
 
 
 class _Queue(dpctl.SyclQueue):
@@ -147,21 +160,22 @@ class _Queue(dpctl.SyclQueue):
 
     def submit_async(self, kernel: dpctl.program.SyclKernel, *args: object, **kwargs: object) -> Any:
         """As dpctl's."""
-        event = super().submit_async(kernel, *args, **kwargs)
-        return _given("kernel", kernel.get_function_name(), None, event)
+        given, event = time.perf_counter(), super().submit_async(kernel, *args, **kwargs)
+        return _given("kernel", kernel.get_function_name(), None, given, event)
 
     def memcpy(self, dest: object, src: object, count: int) -> None:
         """As dpctl's."""
-        _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count)).wait()
+        self.memcpy_async(dest, src, count).wait()
 
     def memcpy_async(self, dest: object, src: object, count: int, *args: object, **kwargs: object) -> Any:
         """As dpctl's."""
-        return _given("transfer", "memcpy", count, super().memcpy_async(dest, src, count, *args, **kwargs))
+        given, event = time.perf_counter(), super().memcpy_async(dest, src, count, *args, **kwargs)
+        return _given("transfer", "memcpy", count, given, event)
 
 
-def _given(kind: str, name: str, nbytes: int | None, event: dpctl.SyclEvent) -> dpctl.SyclEvent:
+def _given(kind: str, name: str, nbytes: int | None, given: float, event: dpctl.SyclEvent) -> dpctl.SyclEvent:
     if _usage is not None:
-        _usage.event(kind, name, nbytes, event)
+        _usage.command(_Command(kind, name, nbytes, given, event))
     return event
 
 
