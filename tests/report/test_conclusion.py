@@ -43,6 +43,11 @@ MANY = {"iterations": report(iterations=1000).iterations}
         ({"dtype": "float64"}, "; float32 takes about half as long, if its precision is enough: X.astype('float32')"),
         ({"sent": 3.0}, "Copying the rows into shared memory took longest, 3 s of 4 s; to send them once"),
         ({"sent": 3.0, "spooled": True}, "Writing rows that do not fit into memory to a file took longest, 3 s of 4 s"),
+        (
+            spent(transfer=1.0) | {"reading": 2.0},
+            "Reading again the rows that the engines do not keep took longest, 1 s to 2 s by engine, of 4 s; with a",
+        ),
+        (spent(transfer=1.0) | {"reading": 0.5}, "Moving rows between the host and the devices took longest, 1 s to"),
         ({"sent": 3.0, "spooled": True}, "write a .npy or Parquet file, and pass xpulab.scan of it"),
         ({"waited": 3.0}, "Waiting until another call had ended took longest, 3 s of 4 s"),
         ({"converged": False}, "of 4 s; it ended at max_iter, before it converged: raise max_iter, or tol"),

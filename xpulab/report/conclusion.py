@@ -26,6 +26,7 @@ _DOING = {
     "wait": "waiting for other engines",
     "other": "work of the engines beside their devices",
 }
+_READS = "reading again the rows that the engines do not keep"  # in place of moving them
 _SPOOLS = "writing rows that do not fit into memory to a file"  # in place of copying them
 #: If the own work of an engine takes longer than the mean by more than the first percentage, the report names the
 #: engine. If it takes longer by more than the second, the report gives advice.
@@ -45,7 +46,11 @@ def conclusion(report: FitRecord) -> str:
     if report.status == "running" or report.longest is None:
         return ""
     name, seconds = report.longest
-    doing = _SPOOLS if name == "copy" and report.spooled else _DOING[name]
+    doing = _DOING[name]
+    if name == "copy" and report.spooled:
+        doing = _SPOOLS
+    elif _reads(report, name):
+        doing = _READS
     said = [f"{doing} took longest, {_by_engine(report, name, seconds)} of {format_seconds(report.elapsed)}"]
     if report.converged is False:
         said.append("it ended at max_iter, before it converged: raise max_iter, or tol")
@@ -53,6 +58,11 @@ def conclusion(report: FitRecord) -> str:
         said.append(advice)
     text = "; ".join(said)
     return text[0].upper() + text[1:]
+
+
+def _reads(report: FitRecord, name: str) -> bool:
+    """Return whether most of a phase was spent waiting for rows that are read again."""
+    return name == "transfer" and report.reading > report.mean_phases[name] / 2
 
 
 def _by_engine(report: FitRecord, name: str, mean: float) -> str:
@@ -93,6 +103,8 @@ def split(report: FitRecord) -> str:
 
 def _advice(report: FitRecord, name: str) -> str:
     iterations = len(report.iterations)
+    if _reads(report, name):
+        return "with a larger `memory` of the cluster, they keep more rows"
     if name in ("copy", "transfer"):
         if report.stays:
             return ""

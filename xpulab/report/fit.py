@@ -81,6 +81,8 @@ class FitReport(FitRecord, Displayed, Listed):
     spooled : bool
         Whether the calling process wrote the rows to a file, from which the engines read them in passes, because the
         rows do not fit into memory. `sent` are then the seconds in which it did so.
+    reading : float
+        Longest time in seconds for which an engine waited for rows that it does not keep, and reads in each pass.
 
     See Also
     --------

@@ -198,6 +198,7 @@ class FitRecord(Timed):
     chosen_run: int = 0
     stays: bool = False
     spooled: bool = False
+    reading: float = 0.0
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
     _steps: tuple[int, int, float] = field(default=(0, 0, 0.0), init=False, compare=False)
 

@@ -46,7 +46,9 @@ def fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
     tried, took = answer.results[0].get("tuning", (0, 0.0))
     if tried:
         report.notes.append(f"the engines tried {tried} launch shapes in between, in {format_seconds(took)}")
-    report.notes += _about_reading([result["reading"] for result in answer.results if "reading" in result])
+    reading = [result["reading"] for result in answer.results if "reading" in result]
+    report.reading = max((each["waited"] for each in reading), default=0.0)
+    report.notes += _about_reading(reading)
     report.notes += answer.results[0].get("notes", [])
     report.converged = answer.results[0].get("converged")
     report.final = dict(answer.results[0].get("final", {}))
