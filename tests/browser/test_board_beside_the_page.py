@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
 pytest.importorskip("sidecar", reason='the panel needs sidecar: pip install "xpulab[notebook]"')
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 START, FITS, BOARD, ENDLESS, AFTER, CELL, MEASURED = range(7)
 CELLS = [

@@ -16,7 +16,7 @@ from waiting import until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 VIEW, SPEED, ROWS, MIXTURE, DENSITY, STOP = range(6)
 CELLS = [

@@ -23,7 +23,7 @@ from playwright.sync_api import Error
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("picture")]
 
 START, FIT, EXPLORE, ENDLESS, NEXT, FOREST, WRONG, WAITS, ATTRIBUTE, OF_RANKS = range(10)
 CELLS = [

@@ -12,7 +12,7 @@ import pytest
 from jupyter_server_process import JupyterServer
 from notebook_page import NotebookPage, write_notebook
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("picture")]
 
 START, FITS, EXPLORE, BOARD, STOP = range(5)
 CELLS = [

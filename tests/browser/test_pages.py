@@ -15,7 +15,7 @@ from notebook_page import colours, write_notebook
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 CELLS = [
     "%load_ext xpulab\nc = %xpu_cluster start -n 1\nc",

@@ -22,7 +22,7 @@ from waiting import until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("picture")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("picture")]
 
 GONE = re.compile(r"The kernel of this report is gone; the report is that of \d\d:\d\d:\d\d\.")
 START, FIT, LAST, SEARCH = range(4)

@@ -15,7 +15,7 @@ from waiting import until
 
 import xpulab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import platformdirs
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 

@@ -34,7 +34,7 @@ from xpulab.deploy.processes.record import Record, choose, find
 from xpulab.exceptions import ClusterError, HandleError, NoClusterError
 from xpulab.report import progress
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 PRELUDE = """
 import os, signal, sys, time, threading

@@ -46,7 +46,7 @@ from xpulab.exceptions import (
 from xpulab.report import progress
 from xpulab.sharing.answers import Reply
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 
 def alive(pids: list[int]) -> list[int]:

@@ -28,7 +28,7 @@ from xpulab.deploy.mpi import choice
 from xpulab.deploy.mpi.command import LIBMPI
 from xpulab.exceptions import ClusterStartError, EngineError, EngineLostError, OversubscribedWarning
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 VERSIONS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 JOB = {

@@ -13,7 +13,7 @@ from waiting import until
 
 import xpulab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 RUNS = """
 import os, sys, time

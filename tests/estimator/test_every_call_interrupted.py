@@ -45,7 +45,7 @@ from xpulab.model_selection import train_test_split
 from xpulab.preprocessing import StandardScaler
 from xpulab.report import progress
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 9, (60, 4)) + RNG.integers(0, 2, (60, 1)) * 20.0

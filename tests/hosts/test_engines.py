@@ -37,7 +37,7 @@ from xpulab.widgets.board_view import BoardView
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 LIMIT = 5.0  # seconds without a sign of a host after which it is lost

@@ -32,7 +32,7 @@ from xpulab.exceptions import EngineError, EngineLostError, NotEnoughMemoryError
 from xpulab.sharing.sources import BlockRows
 from xpulab.sources.mapped import mapped
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 RANDOM = np.random.RandomState(0).rand(300_000, 6).astype(np.float32)
 LONG: dict[str, Any] = {"init": "random", "n_init": 1, "tol": 0, "random_state": 0}

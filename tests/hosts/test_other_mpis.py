@@ -21,7 +21,7 @@ from xpulab.deploy.network.ports import ports
 from xpulab.deploy.remote.hosts import look
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 PORTS = "50000-50100"
 X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])

@@ -15,7 +15,7 @@ from waiting import until
 import xpulab
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90), pytest.mark.flaky(reruns=1)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 #: The queue: the script that waits, and then the pid of its program on the host.
 PROGRAMS = {

@@ -26,7 +26,7 @@ from xpulab.cluster import KMeans
 from xpulab.deploy.launchers import munge
 from xpulab.exceptions import ClusterStartError, EngineLostError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 X = np.concatenate([np.random.RandomState(0).randn(2_000, 4) + 5 * group for group in range(3)])
 

@@ -21,7 +21,7 @@ LONG_MODULES = 46
 MANY_PARAMETERS = 34
 #: Tests that may run once more if they fail; uses of `threading.Timer` and `time.sleep` in tests, where a condition
 #: would not depend on the load of the machine.
-FLAKY = 265
+FLAKY = 38
 TIMERS = 4
 SLEEPS = 76
 #: Modules of engine/ that only the tests of others reach today: those of engine/torch that import PyTorch.

@@ -27,7 +27,7 @@ from xpulab.report.profile import profiled
 from xpulab.widgets.board import ClusterBoard
 from xpulab.widgets.board_view import BoardView
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 X = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
 

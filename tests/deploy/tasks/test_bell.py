@@ -19,7 +19,7 @@ import xpulab
 from xpulab import cli
 from xpulab.exceptions import XpulabError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.cluster
 
 CLIENT = """
 import sys

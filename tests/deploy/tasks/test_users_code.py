@@ -21,7 +21,7 @@ from xpulab.deploy.current import latest_cluster
 from xpulab.deploy.tasks import exchange
 from xpulab.exceptions import EngineError, EngineLostError, EngineStuckError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.flaky(reruns=1), pytest.mark.usefixtures("merged_lines")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("merged_lines")]
 
 #: Code for a cell that waits until a file exists.
 AWAIT = """
