@@ -45,7 +45,7 @@ MANY = {"iterations": report(iterations=1000).iterations}
         ({"sent": 3.0, "spooled": True}, "Writing rows that do not fit into memory to a file took longest, 3 s of 4 s"),
         (
             spent(transfer=1.0) | {"reading": 2.0},
-            "Reading again the rows that the engines do not keep took longest, 1 s to 2 s by engine, of 4 s; with a",
+            "Reading again the rows that the engines do not keep took longest, 1 s to 2 s by engine, of 4 s; to have",
         ),
         (spent(transfer=1.0) | {"reading": 0.5}, "Moving rows between the host and the devices took longest, 1 s to"),
         ({"sent": 3.0, "spooled": True}, "write a .npy or Parquet file, and pass xpulab.scan of it"),

@@ -81,7 +81,8 @@ class _Searched:
         if not estimator._is_on(ranks):
             sent["rows"] = self._rows(outgoing)
             estimator._keep_on(ranks, outgoing, self._X)
-            estimator._spool = self._rows.spool or estimator._spool
+            if self._rows.spool is not None:
+                estimator._spool = self._rows.spool
         assert estimator._index is not None
         sent["index"] = estimator._index.id
         if queries is None:

@@ -104,7 +104,7 @@ def split(report: FitRecord) -> str:
 def _advice(report: FitRecord, name: str) -> str:
     iterations = len(report.iterations)
     if _reads(report, name):
-        return "with a larger `memory` of the cluster, they keep more rows"
+        return "to have them keep more, give them more memory, such as xpulab.current_cluster().memory = 0.8"
     if name in ("copy", "transfer"):
         if report.stays:
             return ""

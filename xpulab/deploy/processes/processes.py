@@ -121,16 +121,16 @@ class Processes:
         from xpulab.deploy.processes.parallel import Client
 
         connection = self.folder / "security" / "ipcontroller-client.json"
-        while not connection.exists() or not connection.read_text().endswith("}"):  # the file may be half written
-            self._still_starting(deadline)
-            time.sleep(0.02)
         while self.client is None:
             try:
-                self.client = Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
-            except (
-                TimeoutError
-            ):  # a busy controller answers the next time; if it has ended, _still_starting raises an error
-                self._still_starting(deadline)
+                if connection.read_text().endswith("}"):  # the file may be half written
+                    self.client = Client(str(connection), timeout=_KNOCK, ipython_dir=str(self.folder))
+                    break
+            except OSError as error:  # no file, in ipyparallel's words, too, or a busy controller, which answers later
+                if error.errno and not isinstance(error, FileNotFoundError | TimeoutError):
+                    raise
+            self._still_starting(deadline)  # raises an error if the controller has ended, which takes its file along
+            time.sleep(0.02)
         self.client.session.digest_history_size = 0  # as on the engines
 
     def _still_starting(self, deadline: float) -> None:
