@@ -123,6 +123,7 @@ class Call:
         self._told_run = 0
         self._recovers = False
         part, search = search_progress()
+        from_files = isinstance(X, Scan) and bool(X.files)
         self.report = FitReport(
             estimator=estimator.name if isinstance(estimator, Functions) else type(estimator).__name__,
             method=method,
@@ -135,7 +136,8 @@ class Call:
             notes=list(ranks.warnings),
             engines=_engine_reports(ranks),
             part=part,
-            stays=isinstance(X, ShardedArray) or (isinstance(X, Scan) and bool(X.files)),
+            stays=isinstance(X, ShardedArray) or from_files,
+            files=from_files,
         )
         self.report.display = ranks.display
         self.report.search = search

@@ -26,7 +26,8 @@ _DOING = {
     "wait": "waiting for other engines",
     "other": "work of the engines beside their devices",
 }
-_READS = "reading again the rows that the engines do not keep"  # in place of moving them
+#: In place of moving rows: those of files, and those that the engines do not keep.
+_FILES, _READS = "reading the rows from their files", "reading again the rows that the engines do not keep"
 _SPOOLS = "writing rows that do not fit into memory to a file"  # in place of copying them
 #: If the own work of an engine takes longer than the mean by more than the first percentage, the report names the
 #: engine. If it takes longer by more than the second, the report gives advice.
@@ -51,6 +52,8 @@ def conclusion(report: FitRecord) -> str:
         doing = _SPOOLS
     elif _reads(report, name):
         doing = _READS
+    elif name == "transfer" and report.files:
+        doing = _FILES
     said = [f"{doing} took longest, {_by_engine(report, name, seconds)} of {format_seconds(report.elapsed)}"]
     if report.converged is False:
         said.append("it ended at max_iter, before it converged: raise max_iter, or tol")
@@ -106,6 +109,8 @@ def _advice(report: FitRecord, name: str) -> str:
     if _reads(report, name):
         return "to have them keep more, give them more memory, such as xpulab.current_cluster().memory = 0.8"
     if name in ("copy", "transfer"):
+        if report.files:
+            return "to read them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
         if report.stays:
             return ""
         if report.spooled:

@@ -78,6 +78,8 @@ class FitReport(FitRecord, Displayed, Listed):
         Number of the run whose result the estimator has, counted from 1; 0 if the algorithm does not say.
     stays : bool
         Whether the engines had the rows before the call, or read them from files.
+    files : bool
+        Whether the engines read the rows from files.
     spooled : bool
         Whether the calling process wrote the rows to a file, from which the engines read them in passes, because the
         rows do not fit into memory. `sent` are then the seconds in which it did so.

@@ -197,6 +197,7 @@ class FitRecord(Timed):
     final: dict[str, float] = field(default_factory=dict)
     chosen_run: int = 0
     stays: bool = False
+    files: bool = False
     spooled: bool = False
     reading: float = 0.0
     _clock: float | None = field(default_factory=time.perf_counter, init=False, compare=False)
