@@ -55,7 +55,10 @@ def data_of(estimator: Any, n: int) -> tuple[Any, ...]:
     if hasattr(estimator, "categories"):
         X = X.round().clip(-3, 3)
         return (X, groups.astype(float)) if get_tags(estimator).target_tags.required else (X,)
-    return (X, X[:, 0] - X[:, 1] + rng.normal(size=n)) if is_regressor(estimator) else (X,)
+    line = X[:, 0] - X[:, 1] + rng.normal(size=n)
+    if get_tags(estimator).target_tags.positive_only:
+        line = np.exp(line / 8)
+    return (X, line) if is_regressor(estimator) else (X,)
 
 
 def seconds(call: Callable[[], Any]) -> float:

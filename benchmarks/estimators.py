@@ -7,7 +7,7 @@
 
 Each system runs in its own process, bound to the same cores. The systems take turns, estimator by estimator. xpulab is
 called with a NumPy array, and with rows that are on its engines. The column "limit" has the time in which the cores can
-read the rows once, or do the multiply-adds of the textbook's algorithm, whichever is longer. For LogisticRegression it
+read the rows once, or do the multiply-adds of the textbook's algorithm, whichever is longer. For models that iterate it
 is this time for each iteration of xpulab's fit.
 """
 
@@ -47,9 +47,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Callable[[int, int], float]]] =
     "Lasso(0.1)": ("linear_model", "Lasso", {"alpha": 0.1}, lambda n, d: n * d * d / 2),
     "LogisticRegression, 2 classes": ("linear_model", "LogisticRegression", {}, lambda n, d: 2 * n * d),
     "LogisticRegression, 5 classes": ("linear_model", "LogisticRegression", {}, lambda n, d: 10 * n * d),
+    "PoissonRegressor": ("linear_model", "PoissonRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
+    "GammaRegressor": ("linear_model", "GammaRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
+    "TweedieRegressor": ("linear_model", "TweedieRegressor", {"power": 1.5, "alpha": 1e-4}, lambda n, d: 2 * n * d),
 }  # fmt: skip
-#: Classifiers -> number of classes. They iterate, and are measured only if they are asked for.
+#: Classifiers -> number of classes; and regressors of positive numbers. They iterate, and are measured only if they are
+#: asked for.
 CLASSES = {"LogisticRegression, 2 classes": 2, "LogisticRegression, 5 classes": 5}
+POSITIVE = ("PoissonRegressor", "GammaRegressor", "TweedieRegressor")
+ITERATE = (*CLASSES, *POSITIVE)
 
 
 def rows_of(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -67,6 +73,13 @@ def labels_of(X: np.ndarray, n_classes: int) -> np.ndarray:
     rng = np.random.default_rng(1)
     scores = X @ rng.standard_normal((X.shape[1], n_classes), dtype=np.float32) / 4
     return np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+
+
+def amounts_of(X: np.ndarray) -> np.ndarray:
+    """Positive numbers whose mean depends on all columns."""
+    rng = np.random.default_rng(2)
+    scores = X @ rng.standard_normal(X.shape[1], dtype=np.float32) / X.shape[1] / 2
+    return (np.exp(scores) * rng.gamma(2, 0.5, len(X))).astype(np.float32) + np.float32(1e-3)
 
 
 def work(system: str, folder: str) -> None:
@@ -87,17 +100,19 @@ def work(system: str, folder: str) -> None:
         if system.endswith("there"):
             given = cluster.scatter(X)
     print(json.dumps({"ready": True}), flush=True)
-    labels = cache(lambda n_classes: labels_of(X, n_classes))
+    labels, amounts = cache(lambda n_classes: labels_of(X, n_classes)), cache(lambda: amounts_of(X))
     for line in sys.stdin:
         case = line.strip()
         module, name, arguments, _ = CASES[case]
         estimator = getattr(importlib.import_module(f"{home}.{module}"), name)(**arguments)
-        target = labels(CLASSES[case]) if case in CLASSES else y if module == "linear_model" else None
+        target = labels(CLASSES[case]) if case in CLASSES else amounts() if case in POSITIVE else y
+        target = target if module == "linear_model" else None
         began = time.perf_counter()
         estimator.fit(given, target)
         seconds = time.perf_counter() - began
         print(
-            json.dumps({"seconds": seconds, "passes": int(estimator.n_iter_[0]) if case in CLASSES else 1}), flush=True
+            json.dumps({"seconds": seconds, "passes": int(np.ravel(estimator.n_iter_)[0]) if case in ITERATE else 1}),
+            flush=True,
         )
     close()
 
@@ -231,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    once = [case for case in CASES if case not in CLASSES]
+    once = [case for case in CASES if case not in ITERATE]
     parser.add_argument("--only", nargs="*", default=once, help="estimators, by the beginning of their names")
     parser.add_argument("--shapes", nargs="*", default=["1000000x50", "200000x300"], help="rows x columns")
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=SYSTEMS)

@@ -46,6 +46,7 @@ TAKE_SPARSE = (
     "BernoulliNB",
     "BisectingKMeans",
     "ComplementNB",
+    "GammaRegressor",
     "KMeans",
     "KNeighborsClassifier",
     "KNeighborsRegressor",
@@ -54,10 +55,12 @@ TAKE_SPARSE = (
     "MiniBatchKMeans",
     "MultinomialNB",
     "NearestNeighbors",
+    "PoissonRegressor",
     "Ridge",
     "StandardScaler(with_mean=False)",
     "TfidfTransformer",
     "TruncatedSVD",
+    "TweedieRegressor",
 )
 
 #: A context for other code of scikit-learn that changes the filters of warnings.

@@ -20,7 +20,17 @@ from sklearn.cluster import DBSCAN, KMeans, k_means
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import ElasticNet, Lasso, LassoCV, LinearRegression, LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import (
+    ElasticNet,
+    Lasso,
+    LassoCV,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+    TweedieRegressor,
+)
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from sklearn.pipeline import make_pipeline
@@ -131,6 +141,8 @@ MODELS: list[tuple[Any, tuple[Any, ...]]] = [
     (ElasticNet(0.1), (X, Y)),
     (LassoCV(cv=3), (X, Y)),
     (LogisticRegression(tol=1e-8), (X, CLASSES)),
+    (PoissonRegressor(tol=1e-8), (X, CLASSES)),
+    (TweedieRegressor(power=1.5, tol=1e-8), (X, CLASSES + 1.0)),
     (KNeighborsClassifier(), (X, CLASSES)),
     (NearestNeighbors(), (X,)),
     (RandomForestClassifier(5, random_state=0), (X, CLASSES)),

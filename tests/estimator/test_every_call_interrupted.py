@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
-from exported import FEW_TREES
+from exported import FEW_TREES, targets_for
 from presses import Presses
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -121,7 +121,7 @@ def methods_with_rows(kind: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         of_sklearn = isinstance(inspect.getattr_static(kind, name), staticmethod)  # such as Lasso.path
         if "X" not in takes or of_sklearn or f"{kind.__name__}.{name}" in REFUSED:
             continue
-        arguments = {"X": rows_of(estimator, name)} | ({"y": Y} if "y" in takes else {})
+        arguments = {"X": rows_of(estimator, name)} | ({"y": targets_for(kind, Y)} if "y" in takes else {})
         yield name, functools.partial(method, **arguments)
 
 

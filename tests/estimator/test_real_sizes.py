@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.decomposition
-from exported import exported, numbers_of, rows_for
+from exported import exported, numbers_of, rows_for, targets_for
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils import get_tags
@@ -61,7 +61,7 @@ def targets_of(estimator: Any) -> Any:
     if is_classifier(estimator):
         return LABELS
     if is_regressor(estimator):
-        return Y if get_tags(estimator).target_tags.multi_output else Y[:, 0]
+        return targets_for(type(estimator), Y if get_tags(estimator).target_tags.multi_output else Y[:, 0])
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported import exported, numbers_of, rows_for, with_known
+from exported import exported, numbers_of, rows_for, targets_for, with_known
 from numpy.testing import assert_allclose
 from reports import require_report_of
 from sklearn.base import is_classifier
@@ -50,7 +50,7 @@ class Work:
 
     def __init__(self, kind: Any, cluster: xpulab.XPUCluster) -> None:
         self.kind, self.fits, self.X = kind, True, rows_for(kind, X)
-        self.y = LABELS if is_classifier(made(kind)) else Y
+        self.y = LABELS if is_classifier(made(kind)) else targets_for(kind, Y)
         self.undisturbed, met = self.fitted(), 0
         for self.fits in (True, False):
             estimator = self.ready()

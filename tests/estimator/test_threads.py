@@ -18,7 +18,7 @@ import joblib
 import numpy as np
 import pytest
 import sklearn.linear_model
-from exported import FEW_TREES, rows_for
+from exported import FEW_TREES, rows_for, targets_for
 from sklearn.base import clone, is_classifier
 from sklearn.linear_model._logistic import _logistic_regression_path
 from sklearn.model_selection import cross_val_score
@@ -61,7 +61,7 @@ EVERY = [*estimators(), RidgeCV(cv=3, scoring="r2"), LogisticRegression(solver="
 def results(estimator: Any) -> list[Any]:
     """Fit an estimator as several threads do, and call its methods."""
     made = clone(estimator)
-    y = CLASSES if is_classifier(made) else VALUES
+    y = CLASSES if is_classifier(made) else targets_for(type(made), VALUES)
     rows = rows_for(type(made), X) if get_tags(made).input_tags.two_d_array else CLASSES
     made.fit(rows, y) if get_tags(made).target_tags.required else made.fit(rows)
     found = [getattr(made, name)(rows) for name in METHODS if hasattr(made, name) and name[:2] not in ("fi", "pa")]

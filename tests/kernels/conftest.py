@@ -11,7 +11,6 @@ from xpulab.libraries import oneapi
 oneapi.load()
 
 from xpulab.kernels import (  # noqa: E402
-    logistic,
     mixture,
     moments,
     neighbors,
@@ -21,12 +20,13 @@ from xpulab.kernels import (  # noqa: E402
     rows,
 )
 from xpulab.kernels.kmeans import lloyd  # noqa: E402
+from xpulab.kernels.linear import linear_losses  # noqa: E402
 from xpulab.kernels.runtime.device import Array, Device  # noqa: E402
 
 #: How much memory a part of the work may take, in each module that cuts its work into parts.
 LIMITS = {
     lloyd: ["_STAGE_BYTES"],
-    logistic: ["_CHUNK_BYTES", "_PARTIAL_BYTES"],
+    linear_losses: ["_CHUNK_BYTES", "_PARTIAL_BYTES"],
     mixture: ["_CHUNK_BYTES", "_PARTIAL_BYTES", "_STAGE_BYTES"],
     moments: ["_STAGE_BYTES"],
     neighbors: ["_LIST_BYTES"],

@@ -13,14 +13,17 @@ import xpulab
 from xpulab.linear_model import (
     ElasticNet,
     ElasticNetCV,
+    GammaRegressor,
     IncrementalLinearRegression,
     IncrementalRidge,
     Lasso,
     LassoCV,
     LinearRegression,
     LogisticRegression,
+    PoissonRegressor,
     Ridge,
     RidgeCV,
+    TweedieRegressor,
 )
 
 pytestmark = pytest.mark.cluster
@@ -51,6 +54,10 @@ _checks = parametrize_with_checks(
         ElasticNetCV(cv=3, alphas=5, max_iter=100_000),
         LassoCV(cv=3, alphas=5, max_iter=100_000),
         RidgeCV(),
+        GammaRegressor(),
+        PoissonRegressor(),
+        PoissonRegressor(solver="newton-cholesky"),
+        TweedieRegressor(power=1.5),
         # The checks are about the interface. `test_logistic` runs with every solver, too.
         LogisticRegression(max_iter=1000),
         LogisticRegression(solver="newton-cholesky"),
@@ -125,6 +132,7 @@ _COPY = "the input is never changed, copy_X=False or not"
                 "test_logistic_regression_callback_fitted_estimator": "coefficients of iterations stay on the engines",
             },
         ),
+        ("test_glm", "GammaRegressor PoissonRegressor TweedieRegressor", 20, "not array_api", {}),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("test_") else "",
 )
@@ -135,4 +143,5 @@ def test_the_tests_of_scikit_learn(
     proxies = [f"xpulab.linear_model:{name}" for name in names.split()]
     # The first has fifty fits. `test_logistic` has each solver with weights, also beside those of classes, and strings.
     dear = ["test_multinomial_logistic_regression_string_inputs", "test_logistic_regression_sample_weights"]
-    run_suite(tmp_path, pair, [f"sklearn.linear_model.tests.{module}"], proxies, least, cannot, only, dear=dear)
+    home = "_glm.tests" if module == "test_glm" else "tests"
+    run_suite(tmp_path, pair, [f"sklearn.linear_model.{home}.{module}"], proxies, least, cannot, only, dear=dear)

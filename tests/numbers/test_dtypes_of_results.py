@@ -76,7 +76,10 @@ def test_results_for_later_rows_have_the_dtype_of_scikit_learn(kind: Any) -> Non
             for method in filter(lambda name: all(hasattr(each, name) for each in (ours, theirs)), METHODS):
                 rows = as_dtype(X, later)
                 if method == "inverse_transform":
-                    rows = called(theirs, "transform", as_dtype(X, "f4" if later == "f2" else later)).astype(later)
+                    rows = called(theirs, "transform", as_dtype(X, "f4" if later == "f2" else later))
+                    if isinstance(rows, Exception):  # categories of rows that another dtype has rounded
+                        continue
+                    rows = rows.astype(later)
                 found, expected = (called(each, method, rows) for each in (ours, theirs))
                 if isinstance(expected, Exception) or isinstance(found, Exception):
                     continue

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.metrics
-from exported import exported, numbers_of, outcome, rows_for, theirs_of, with_known
+from exported import exported, numbers_of, outcome, rows_for, targets_for, theirs_of, with_known
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def made(kind: Any) -> tuple[Any, Any]:
 
 def targets(kind: Any) -> tuple[Any, ...]:
     estimator = kind()
-    return (CLASSES,) if is_classifier(estimator) else (LINE,) if is_regressor(estimator) else ()
+    return (CLASSES,) if is_classifier(estimator) else (targets_for(kind, LINE),) if is_regressor(estimator) else ()
 
 
 def require_alike(found: Any, expected: Any, told: Any) -> bool:

@@ -23,7 +23,16 @@ from xpulab.covariance import EmpiricalCovariance
 from xpulab.decomposition import PCA
 from xpulab.ensemble import HistGradientBoostingRegressor
 from xpulab.exceptions import NotEnoughMemoryError
-from xpulab.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
+from xpulab.linear_model import (
+    ElasticNet,
+    GammaRegressor,
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    TweedieRegressor,
+)
 from xpulab.metrics import calinski_harabasz_score, davies_bouldin_score, silhouette_score
 from xpulab.mixture import GaussianMixture
 from xpulab.preprocessing import KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, QuantileTransformer, StandardScaler
@@ -117,6 +126,27 @@ def test_each_evaluation_of_a_classifier_is_a_pass(
     theirs = LogisticRegression().sklearn_class()(**arguments).fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5, atol=1e-6)
+    assert "the others were read again in" in "\n".join(ours.report_.notes)
+
+
+@pytest.mark.fraction(2)
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        (PoissonRegressor(tol=1e-8), None),
+        (GammaRegressor(tol=1e-8, solver="newton-cholesky"), WEIGHTS),
+        (TweedieRegressor(power=1.5, tol=1e-8, max_iter=1000), WEIGHTS),
+    ],
+)
+def test_each_evaluation_of_a_deviance_is_a_pass(budget: str, tmp_path: Path, model: Any, weights: Any) -> None:
+    X = StandardScaler().sklearn_class()().fit_transform(ROWS)
+    np.save(tmp_path / "x.npy", X)
+    y = np.exp(X[:, 0] / 2 + random.normal(size=N) / 4)
+    scan = xpulab.scan(tmp_path / "x.npy")
+    ours, theirs = model.fit(scan, y, sample_weight=weights), model.unfitted_sklearn().fit(X, y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5, atol=1e-6)
+    assert ours.score(scan, y, weights) == pytest.approx(theirs.score(X, y, weights), abs=1e-6)
     assert "the others were read again in" in "\n".join(ours.report_.notes)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported import exported, rows_for, with_known
+from exported import exported, rows_for, targets_for, with_known
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 
@@ -63,7 +63,7 @@ def parts_of(nbytes: int) -> Iterator[None]:
 def fitted(kind: Any) -> tuple[Any, np.ndarray]:
     """Return a fitted estimator, the same for each of its methods, and rows."""
     rows = rows_for(kind, np.rint(ROWS) if kind in INTEGRAL else ROWS)
-    y = LABELS if is_classifier(kind()) else ROWS[:, 0]
+    y = LABELS if is_classifier(kind()) else targets_for(kind, ROWS[:, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return made(kind).fit(rows, y), rows

@@ -26,7 +26,7 @@ from xpulab.decomposition import TruncatedSVD
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.explorer.session import Explorer
 from xpulab.feature_extraction.text import TfidfTransformer
-from xpulab.linear_model import LogisticRegression, Ridge
+from xpulab.linear_model import LogisticRegression, PoissonRegressor, Ridge, TweedieRegressor
 from xpulab.model_selection import train_test_split
 from xpulab.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
 from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -166,6 +166,8 @@ TAKING: dict[str, Callable[[], Any]] = {
     "TruncatedSVD": lambda: TruncatedSVD(3, random_state=0),
     "TruncatedSVD by ARPACK": lambda: TruncatedSVD(3, algorithm="arpack", random_state=0),
     "LogisticRegression": LogisticRegression,
+    "PoissonRegressor": PoissonRegressor,
+    "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,
     "MaxAbsScaler": MaxAbsScaler,
     "KNeighborsClassifier": KNeighborsClassifier,
@@ -225,7 +227,7 @@ def test_texts_on_the_engines_from_counts_to_clusters(
 
 def refusing() -> list[type]:
     taking = {name.split()[0] for name in TAKING}
-    return [kind for kind in exported() if kind.__name__ not in taking | {"NearestNeighbors"}]
+    return [kind for kind in exported() if kind.__name__ not in taking | {"NearestNeighbors", "GammaRegressor"}]
 
 
 @pytest.mark.parametrize("kind", refusing(), ids=lambda kind: kind.__name__)

@@ -200,6 +200,22 @@ def logistic_regression() -> None:
 
 
 @check_on_several
+def generalized_linear_models() -> None:
+    targets = np.exp(Y / np.abs(Y).max())
+    for name, parameters in (
+        ("PoissonRegressor", {}),
+        ("GammaRegressor", {"solver": "newton-cholesky"}),
+        ("TweedieRegressor", {"power": 1.5}),
+    ):
+        how = {"alpha": 0.1, "tol": 1e-8, "max_iter": 1000, **parameters}
+        ours = getattr(linear_model, name)(**how).fit(X[MINE], targets[MINE], WEIGHTS[MINE])
+        theirs = getattr(sklearn.linear_model, name)(**how).fit(X, targets, WEIGHTS)
+        alike(ours.coef_, theirs.coef_, 1e-4, 1e-5)
+        alike(ours.predict(X[MINE]), theirs.predict(X)[MINE], 1e-4)
+        alike(ours.score(X[MINE], targets[MINE], WEIGHTS[MINE]), theirs.score(X, targets, WEIGHTS), 1e-5)
+
+
+@check_on_several
 def mixtures() -> None:
     for covariance_type in ("full", "spherical"):
         ours = mixture.GaussianMixture(4, covariance_type=covariance_type, random_state=0).fit(X[MINE])

@@ -15,7 +15,7 @@ import xpulab
 from xpulab.estimator.proxy import Proxy
 from xpulab.preprocessing import TargetEncoder
 
-__all__ = ["FEW_TREES", "exported", "numbers_of", "outcome", "rows_for", "theirs_of", "with_known"]
+__all__ = ["FEW_TREES", "exported", "numbers_of", "outcome", "rows_for", "targets_for", "theirs_of", "with_known"]
 
 #: Parameters of the classes whose many trees take most of the time of a fit.
 FEW_TREES = {
@@ -65,6 +65,11 @@ def with_known(kind: Any, **given: Any) -> Any:
 def rows_for(kind: Any, X: np.ndarray) -> np.ndarray:
     """Return rows that an estimator takes: without signs if it counts."""
     return np.abs(X) if kind().__sklearn_tags__().input_tags.positive_only else X
+
+
+def targets_for(kind: Any, y: np.ndarray) -> np.ndarray:
+    """Return targets that a regressor takes: positive if those of its distribution are."""
+    return np.abs(y) + 0.5 if kind().__sklearn_tags__().target_tags.positive_only else y
 
 
 def numbers_of(estimator: Any) -> dict[str, np.ndarray]:

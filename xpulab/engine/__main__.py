@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from xpulab.libraries import libmpi, oneapi
 from xpulab.libraries.bare_packages import bare
-from xpulab.sharing import keyboard, owner
+from xpulab.sharing import owner
 from xpulab.sharing.folder import ALONE, HOST, write_private
+from xpulab.sharing.program import close_input
 from xpulab.sharing.transcript import Writer, between
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def main() -> None:
     gc.disable()  # what modules make is never garbage, and looking through it takes a tenth of their imports
     try:
         options = json.loads(os.environ["XPULAB_ENGINE"])
-        keyboard.close()
+        close_input()
         _go_to(options["cwd"])
         if options["relayed"]:  # the owner of an engine is a process of its host
             about = _await_file(os.path.join(options["folder"], HOST))

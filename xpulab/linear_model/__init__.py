@@ -2,6 +2,7 @@
 
 from xpulab.linear_model._coordinate_descent import ElasticNet, Lasso
 from xpulab.linear_model._coordinate_descent_cv import ElasticNetCV, LassoCV
+from xpulab.linear_model._generalized import GammaRegressor, PoissonRegressor, TweedieRegressor
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._logistic import LogisticRegression
@@ -11,12 +12,15 @@ from xpulab.linear_model._ridge_cv import RidgeCV
 __all__ = [
     "ElasticNet",
     "ElasticNetCV",
+    "GammaRegressor",
     "IncrementalLinearRegression",
     "IncrementalRidge",
     "Lasso",
     "LassoCV",
     "LinearRegression",
     "LogisticRegression",
+    "PoissonRegressor",
     "Ridge",
     "RidgeCV",
+    "TweedieRegressor",
 ]

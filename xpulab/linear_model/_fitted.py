@@ -11,8 +11,13 @@ from scipy.optimize import nnls
 from sklearn.exceptions import UndefinedMetricWarning
 
 from xpulab.centring import less_mean
+from xpulab.csr import is_sparse
+from xpulab.scanning import Scan
 
-__all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "shortest"]
+__all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "require_few", "shortest"]
+
+#: Largest number of coefficients (columns times features) for which second derivatives are computed.
+_MOST_SECOND = 1500
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,28 @@ def non_negative(triangle: np.ndarray, rotated: np.ndarray, penalties: np.ndarra
         below = np.sqrt(penalty) * np.eye(n_features) if penalty else np.empty((0, n_features))
         coef[:, i] = nnls(np.vstack([triangle, below]), np.concatenate([rotated[:, i], np.zeros(len(below))]))[0]
     return coef
+
+
+def require_few(X: Any, n_columns: int, penalised: bool, others: str) -> None:
+    """Raise ValueError if there are too many coefficients for all second derivatives.
+
+    Parameters
+    ----------
+    X : Any
+        The rows. Of fewer dense rows than features, there are second derivatives for the rows, with a penalty.
+    n_columns : int
+        Columns of coefficients.
+    penalised : bool
+    others : str
+        The other solvers, for the message.
+    """
+    by_rows = penalised and not isinstance(X, Scan) and not is_sparse(X)
+    if n_columns * (min(X.shape) if by_rows else X.shape[1]) > _MOST_SECOND:
+        raise ValueError(
+            f"solver='newton-cholesky' was given for {X.shape[1]} features and {n_columns} columns of coefficients; it "
+            f"is computed for products of up to {_MOST_SECOND:,}, or, with a penalty, of so few rows and columns: use "
+            f"solver={others}"
+        )
 
 
 def intercept_of(coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,30 +12,26 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
 from scipy import sparse
-from scipy.optimize import OptimizeResult
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _check_optimize_result, _fit_context, balances_by_weight, class_weights
+from xpulab._sklearn import _fit_context, balances_by_weight, class_weights
 from xpulab.checks import ONE_AT_A_TIME
-from xpulab.csr import is_sparse
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
-from xpulab.estimator.callbacks import Callbacks
 from xpulab.estimator.columns import ScannedColumn
 from xpulab.estimator.labels import Labels, checked_labels, places_of
 from xpulab.estimator.results_in_files import in_file
-from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import require_column_of_weights, require_weight
 from xpulab.estimator.sending import Result
-from xpulab.scanning import Scan
+from xpulab.linear_model._fitted import require_few
+from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
 from xpulab.sharing.answers import Agreement
+from xpulab.sharing.linear_models import Minimisation
 
 __all__ = ["LogisticRegression"]
 
 _SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky")
-_MOST_SECOND = 1500  # largest number of coefficients (columns times features) for which second derivatives are computed
-_ROOM = 8 << 20  # bytes of a fit's state; its evaluations take at most half of them
 _MORE = (
     "Please also refer to the documentation for alternative solver options:\n"
     "    https://scikit-learn.org/stable/modules/linear_model.html#logistic-regression"
@@ -44,12 +39,12 @@ _MORE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Input(FitInput):
+class _Input(MinimisedInput):
     """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
 
     known: np.ndarray | None
     classes: np.ndarray
-    arguments: dict[str, Any]
+    class_weight: np.ndarray | None
 
 
 class _Checked(Exception):
@@ -68,7 +63,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
         raise _Checked
 
 
-class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegression):
+class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegression):
     """Classification by logistic regression on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
@@ -146,8 +141,7 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
     n_iter_: np.ndarray
 
     _task: ClassVar[str] = "LogisticRegression.fit"
-    _left: ClassVar[tuple[str, str]] = ("coefficients", "model.set_params(warm_start=True).fit(X, y)")
-    _fitted: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
+    _more: ClassVar[str | None] = _MORE
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -200,7 +194,10 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{classes[0]!r}"
             )
-        arguments = self._checked_arguments(rows, classes, labels.totals)
+        class_weight = self.class_weight
+        if class_weight is not None:
+            class_weight = class_weights(class_weight, classes, labels.totals)
+        solving = self._solving(rows, classes)
         self.classes_ = classes
         checked = _Input(
             X=rows,
@@ -208,8 +205,9 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
             targets=labels.targets,
             known=labels.known,
             classes=classes,
-            max_iter=arguments["max_iter"],
-            arguments=arguments,
+            class_weight=class_weight,
+            max_iter=solving.max_iter,
+            solving=solving,
             parameters=self.get_params(deep=False),
         )
         return self._run(cluster, checked)
@@ -226,8 +224,8 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         with ONE_AT_A_TIME, contextlib.suppress(_Checked):
             _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
 
-    def _checked_arguments(self, X: Any, classes: np.ndarray, totals: np.ndarray) -> dict[str, Any]:
-        """Return the arguments of the task, except those that say where the rows are."""
+    def _solving(self, X: Any, classes: np.ndarray) -> Minimisation:
+        """Return how the loss is minimised, after checks of what depends on the rows."""
         k, d = len(classes), X.shape[1]
         n_columns = 1 if k == 2 else k
         strategy = getattr(self, "multi_class", "auto")  # up to scikit-learn 1.7
@@ -236,17 +234,8 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
                 f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for one model per class, use "
                 "sklearn.multiclass.OneVsRestClassifier(LogisticRegression())"
             )
-        # Of fewer rows than columns, there are second derivatives for the rows.
-        by_rows = self.penalty is not None and np.isfinite(self.C) and not isinstance(X, Scan) and not is_sparse(X)
-        if self.solver == "newton-cholesky" and n_columns * (min(X.shape) if by_rows else d) > _MOST_SECOND:
-            raise ValueError(
-                f"solver='newton-cholesky' was given for {d} features and {n_columns} columns of coefficients; it is "
-                f"computed for products of up to {_MOST_SECOND:,}, or, with a penalty, of so few rows and columns: use "
-                "solver='newton-cg' or 'lbfgs'"
-            )
-        class_weight = self.class_weight
-        if class_weight is not None:
-            class_weight = class_weights(class_weight, classes, totals)
+        if self.solver == "newton-cholesky":
+            require_few(X, n_columns, self.penalty is not None and np.isfinite(self.C), "'newton-cg' or 'lbfgs'")
         start = np.zeros((n_columns, d + bool(self.fit_intercept)))
         if self.warm_start and getattr(self, "coef_", None) is not None:
             coef, intercept = self._columns()
@@ -257,33 +246,20 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
                     "warm_start=True, X and y must have the features and classes of the previous fit"
                 )
             start = before
-        return {
-            "classes": None,
-            "class_weight": class_weight,
-            "n_classes": k,
-            "fit_intercept": bool(self.fit_intercept),
-            "C": np.inf if self.penalty is None else float(self.C),
-            "start": start.ravel(order="F"),
-            "solver": self.solver,
-            "tol": float(self.tol),
-            "max_iter": int(self.max_iter),
-            "verbose": int(self.verbose),
-        }
-
-    def _callbacks(self, checked: _Input) -> Callbacks:
-        return Callbacks(self, checked.X, checked.weights, max(checked.max_iter, 1) + 1, checked.max_iter, runs=False)
-
-    def _room(self, checked: _Input) -> int:
-        return _ROOM
+        return Minimisation(
+            solver=self.solver,
+            start=start.ravel(order="F"),
+            fit_intercept=bool(self.fit_intercept),
+            penalty=0.0 if self.penalty is None else 1 / float(self.C),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            verbose=int(self.verbose),
+        )
 
     def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
-        return checked.arguments | {"classes": checked.known}
-
-    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: np.ndarray | None) -> None:
-        self._set(checked, state["coef"], state["iteration"])
-
-    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
-        self._set(checked, answer["coef"], answer["n_iter"])
+        sent = super()._arguments(cluster, checked, state)
+        n_classes = len(checked.classes)
+        return sent | {"classes": checked.known, "class_weight": checked.class_weight, "n_classes": n_classes}
 
     def _set(self, checked: _Input, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
@@ -292,18 +268,8 @@ class LogisticRegression(ResumableFit[_Input], sklearn.linear_model.LogisticRegr
         table = coef.reshape(n_columns, -1, order="F").astype(checked.X.dtype)
         d = checked.X.shape[1]
         self.coef_ = np.ascontiguousarray(table[:, :d])
-        self.intercept_ = (
-            table[:, d].copy() if checked.arguments["fit_intercept"] else np.zeros(n_columns, checked.X.dtype)
-        )
+        self.intercept_ = table[:, d].copy() if checked.solving.fit_intercept else np.zeros(n_columns, checked.X.dtype)
         self.n_iter_ = np.array([n_iter], np.int32)
-
-    def _tell(self, checked: _Input, answer: dict[str, Any]) -> None:
-        """Print and warn, as scikit-learn's solvers do."""
-        print(answer["said"], end="")
-        for category, message in answer["warnings"]:
-            warnings.warn(message, category, stacklevel=4)
-        if "ending" in answer:
-            _check_optimize_result("lbfgs", OptimizeResult(answer["ending"]), checked.max_iter, extra_warning_msg=_MORE)
 
     def decision_function(
         self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None

@@ -109,13 +109,12 @@ def _advice(report: FitRecord, name: str) -> str:
     if _reads(report, name):
         return "to have them keep more, give them more memory, such as xpulab.current_cluster().memory = 0.8"
     if name in ("copy", "transfer"):
-        if report.files:
-            return "to read them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
-        if report.stays:
-            return ""
         if report.spooled:
             return "to write them once for several calls, write a .npy or Parquet file, and pass xpulab.scan of it"
-        return "to send them once for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
+        if report.stays and not report.files:
+            return ""
+        once = "to read them once" if report.files else "to send them once"
+        return f"{once} for several calls, type: rows = xpulab.current_cluster().scatter(X), and pass rows"
     if name == "compile":
         return "the next call takes the compiled kernels from a cache"
     uneven = report.imbalance is not None and report.imbalance >= _ADVICE

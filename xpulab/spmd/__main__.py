@@ -25,8 +25,9 @@ from xpulab.console.commands import numbers
 from xpulab.engine import torch
 from xpulab.engine.torchrun import INTERFACE, LOOPBACK, Port, Torchrun
 from xpulab.libraries import libmpi, oneapi
-from xpulab.sharing import keyboard, owner
+from xpulab.sharing import owner
 from xpulab.sharing.hangs import Watch
+from xpulab.sharing.program import close_input
 
 if TYPE_CHECKING:
     from xpulab.sharing.board import Board
@@ -79,7 +80,7 @@ def main() -> None:
         _send_output(run)
         _torchrun(run)
         if options.rank:
-            keyboard.close()
+            close_input()
     if options.cores:
         oneapi.confine(options.cores)
     oneapi.load()

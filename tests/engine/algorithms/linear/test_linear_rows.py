@@ -11,16 +11,18 @@ import pytest
 import sklearn.linear_model
 from scipy import sparse
 
-from xpulab.engine.algorithms.linear import logistic
+from xpulab.engine.algorithms.linear import solving
 from xpulab.engine.algorithms.linear.folds import fold_sums, sharp_products
 from xpulab.engine.algorithms.linear.least_squares import least_squares
 from xpulab.engine.algorithms.linear.leave_one_out import leave_one_out
-from xpulab.engine.algorithms.linear.logistic_problem import Problem
+from xpulab.engine.algorithms.linear.loss_problem import Problem
+from xpulab.engine.algorithms.linear.losses import Classes
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
 from xpulab.kernels.kmeans.sparse import SparseRows
 from xpulab.kernels.rows import Rows
+from xpulab.sharing.linear_models import Minimisation
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 5)) + 3
@@ -109,17 +111,17 @@ def classes(k: int) -> np.ndarray:
 
 
 @pytest.fixture
-def objective(task: Task, given: Callable[..., Data]) -> Callable[..., logistic.Objective]:
-    def make(k: int, strength: float) -> logistic.Objective:
+def objective(task: Task, given: Callable[..., Data]) -> Callable[..., solving.Objective]:
+    def make(k: int, strength: float) -> solving.Objective:
         data = given(X, WEIGHTS, classes(k))
         assert data.targets is not None
-        problem = Problem(task, data.rows, data.targets, k, True)
-        return logistic.Objective(problem, strength, None, lambda state: None)
+        problem = Problem(task, data.rows, data.targets, Classes(k), True)
+        return solving.Objective(problem, strength, None, lambda state: None)
 
     return make
 
 
-def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..., logistic.Objective]) -> None:
+def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..., solving.Objective]) -> None:
     """After rows with NaN, scikit-learn's Newton solver goes on with them for ten thousands of evaluations."""
     found: Any = objective(2, 0.3)
     found.problem = SimpleNamespace()  # which answers nothing
@@ -130,7 +132,7 @@ def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_losses_and_their_derivatives(objective: Callable[..., logistic.Objective], k: int) -> None:
+def test_losses_and_their_derivatives(objective: Callable[..., solving.Objective], k: int) -> None:
     found, columns, codes = objective(k, 0.3), 1 if k == 2 else k, classes(k).astype(int)
     point = RNG.normal(size=columns * 6) / 10
 
@@ -157,12 +159,13 @@ def test_losses_and_their_derivatives(objective: Callable[..., logistic.Objectiv
 
 @pytest.mark.parametrize(("k", "solver"), [(2, "lbfgs"), (4, "lbfgs"), (4, "newton-cg"), (2, "newton-cholesky")])
 def test_solvers_find_the_coefficients_of_scikit_learn(
-    objective: Callable[..., logistic.Objective], k: int, solver: str
+    objective: Callable[..., solving.Objective], k: int, solver: str
 ) -> None:
     strength = 1 / WEIGHTS.sum()  # C=1
     made = objective(k, strength)
     columns = made.problem.n_columns
-    found = logistic.solve(made, solver, np.zeros(columns * 6), 1e-8, 1000, 0)
+    how = Minimisation(solver, None, True, 1.0, 1e-8, 1000, 0)
+    found = solving.solve(made, how, np.zeros(columns * 6))
     theirs = sklearn.linear_model.LogisticRegression(tol=1e-8, max_iter=1000).fit(X, classes(k), WEIGHTS)
     table = found["coef"].reshape(columns, 6, order="F")
     np.testing.assert_allclose(table[:, :5], theirs.coef_, atol=1e-4)

@@ -1,24 +1,28 @@
-"""The rows and labels of all ranks as the sums of which the solvers of a logistic regression ask."""
+"""The rows and targets of all ranks as the sums of which the solvers of a linear model ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from xpulab.engine.algorithms.linear.losses import RowLoss
+from xpulab.engine.algorithms.passes import whole_rows
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import on_host
+from xpulab.engine.dataset import Data, kind_of, on_host
 from xpulab.engine.engine import Task
+from xpulab.kernels.kmeans import sparse
 from xpulab.kernels.kmeans.choice import AnyRows
 from xpulab.kernels.kmeans.sparse_rows import SparseRows
-from xpulab.kernels.logistic import loss_gradient, second_products
+from xpulab.kernels.linear.linear_losses import loss_gradient, second_products
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.sparse_products import HostMatrix
-from xpulab.kernels.streamed import StreamedRows
+from xpulab.kernels.streamed import StreamedRows, parts_of
+from xpulab.sharing.sources import Source
 
-__all__ = ["Problem", "probabilities", "problem_of"]
+__all__ = ["Problem", "parts_in_passes", "problem_of"]
 
 
 class Problem:
@@ -29,24 +33,24 @@ class Problem:
     task : Task
     rows : Rows, SparseRows or StreamedRows
         This rank's rows, with the weights of samples and classes.
-    codes : Rows
-        The number of each row's class, in the dtype of the rows.
-    n_classes : int
+    targets : Rows
+        The number of each row's class, or its target, in the dtype of the rows.
+    loss : RowLoss
     fit_intercept : bool
 
     Attributes
     ----------
     n_columns : int
-        Columns of coefficients: 1 for two classes.
+        Columns of coefficients.
     weight : float
         Sum of all weights.
     """
 
-    def __init__(self, task: Task, rows: AnyRows, codes: Rows, n_classes: int, fit_intercept: bool) -> None:
+    def __init__(self, task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
         self.task, self.comm = task, task.comm
-        self.rows, self.codes, self.n_classes = rows, codes, n_classes
+        self.rows, self.targets, self.row_loss = rows, targets, loss
         self.fit_intercept = fit_intercept
-        self.n_columns = 1 if n_classes == 2 else n_classes
+        self.n_columns = loss.n_columns
         mine = rows.n_samples if rows.sample_weight is None else rows.weights_on_cpu().sum()
         self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
 
@@ -88,54 +92,45 @@ class Problem:
     def _mine(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
         """Compute the sums over this rank's rows."""
         computations: dict[str, Callable[..., np.ndarray]] = {
-            "loss": self._loss,
+            "loss": self._loss_and_gradient,
             "hessian": self._hessian,
             "product": self._product,
         }
         return computations[what](*points)
 
-    def _loss(self, point: np.ndarray) -> np.ndarray:
+    def _loss_and_gradient(self, point: np.ndarray) -> np.ndarray:
         """Return the gradient, and then the loss."""
         assert isinstance(self.rows, Rows)
-        found = loss_gradient(self.rows, self.codes, self.n_classes, *self.table(point))
+        found = loss_gradient(self.rows, self.targets, self.row_loss.kernel, *self.table(point))
         return np.append(self._flat(found.gradient), found.loss)
 
     def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Compute the second derivatives times a step."""
         assert isinstance(self.rows, Rows)
-        found = second_products(self.rows, self.codes, self.n_classes, *self.table(point), *self.table(step))
-        return self._flat(found)
+        loss = self.row_loss.kernel
+        return self._flat(second_products(self.rows, self.targets, loss, *self.table(point), *self.table(step)))
 
     def _hessian(self, point: np.ndarray) -> np.ndarray:
-        """Compute all second derivatives, followed by (for two classes) the weight of rows whose own ones are zero."""
+        """Compute all second derivatives, and then (not for several classes) the weight of rows without any."""
         rows = self.rows
         assert not isinstance(rows, StreamedRows)
         coef, intercept = self.table(point)
-        parts = [np.empty((0, self.n_classes), rows.dtype)]
-        shares = np.concatenate([*parts, *map(probabilities, project(rows, coef.T, None, intercept))])
-        return self.second_derivatives(shares, rows.weights_on_cpu(), rows.n_features, self._sandwich)
+        none = [np.empty((0, self.n_columns), rows.dtype)]
+        raw = np.concatenate([*none, *project(rows, coef.T, None, intercept)])
+        return self.second_derivatives(raw, self.targets_on_host(), rows.weights_on_cpu(), self._sandwich)
+
+    def targets_on_host(self) -> np.ndarray:
+        """Return the targets of this rank's rows: float64 of shape (n_samples,)."""
+        return on_host(self.targets, np.float64)[:, 0]
 
     def second_derivatives(
-        self, shares: np.ndarray, weight: np.ndarray, d: int, sandwich: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Return second derivatives, and then the weight of rows without any, for probabilities (n, n_classes).
-
-        `sandwich` returns the products (d + 1, d + 1) of d columns and a column of ones, with the weights it is given.
-        """
-        c = self.n_columns
-        whole, flat = np.zeros((c, d + 1, c, d + 1)), 0.0
-        if c == 1:
-            curvature = shares[:, 0] * shares[:, 1] * weight
-            flat = float(weight[curvature <= 0].sum())
-            whole[0, :, 0] = sandwich(curvature)
-        else:
-            # The derivatives add up to zero over the classes, so the derivatives on the diagonal need no products.
-            for i in range(c):
-                for j in range(i):
-                    products = sandwich(shares[:, i] * shares[:, j] * weight)
-                    whole[i, :, j] = whole[j, :, i] = -products
-                    whole[i, :, i] += products
-                    whole[j, :, j] += products
+        self, raw: np.ndarray, targets: np.ndarray, weight: np.ndarray, sandwich: Callable[[np.ndarray], np.ndarray],
+        d: int | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Return second derivatives by d columns (by default, those of the rows), and then the weight without any."""
+        whole, flat = self.row_loss.second_derivatives(
+            raw, targets, weight, self.rows.n_features if d is None else d, sandwich
+        )
         kept = whole if self.fit_intercept else whole[:, :-1, :, :-1]
         return np.append(kept.transpose(1, 0, 3, 2).ravel(), flat)
 
@@ -149,14 +144,14 @@ class Problem:
 class StreamedProblem(Problem):
     """A problem whose rows come in parts: each evaluation is a pass over them."""
 
-    def __init__(self, task: Task, rows: StreamedRows, codes: Rows, n_classes: int, fit_intercept: bool) -> None:
-        super().__init__(task, rows, codes, n_classes, fit_intercept)
-        self._streamed, self._every_code = rows, codes
+    def __init__(self, task: Task, rows: StreamedRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
+        super().__init__(task, rows, targets, loss, fit_intercept)
+        self._streamed, self._every_target = rows, targets
 
     def _mine(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
         found = np.zeros(1)
         for first, part in self._streamed.parts():
-            self.rows, self.codes = part, self._every_code.part(first, part.n_samples)
+            self.rows, self.targets = part, self._every_target.part(first, part.n_samples)
             found = found + super()._mine(what, points)
         return found
 
@@ -164,31 +159,21 @@ class StreamedProblem(Problem):
 class SparseProblem(Problem):
     """A problem whose rows are sparse: the host computes their sums."""
 
-    def __init__(self, task: Task, rows: SparseRows, codes: Rows, n_classes: int, fit_intercept: bool) -> None:
-        super().__init__(task, rows, codes, n_classes, fit_intercept)
+    def __init__(self, task: Task, rows: SparseRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
+        super().__init__(task, rows, targets, loss, fit_intercept)
         self._matrix = HostMatrix(rows)
         self._weights = rows.weights_on_cpu()
-        self._places = on_host(codes, np.intp)[:, 0]
+        self._on_host = self.targets_on_host()
 
-    def _loss(self, point: np.ndarray) -> np.ndarray:
-        decision, each = self._decision(point), np.arange(len(self._places))
-        if self.n_columns == 1:
-            losses = np.logaddexp(0, decision[:, 0]) - self._places * decision[:, 0]
-            residuals = probabilities(decision)[:, 1:] - self._places[:, None]
-        else:
-            most = decision.max(axis=1)
-            losses = np.log(np.exp(decision - most[:, None]).sum(axis=1)) + most - decision[each, self._places]
-            residuals = probabilities(decision)
-            residuals[each, self._places] -= 1
-        return np.append(self._times_rows(residuals), self._weights @ losses)
+    def _loss_and_gradient(self, point: np.ndarray) -> np.ndarray:
+        raw = self._raw(point)
+        residuals = self.row_loss.residuals(raw, self._on_host)
+        return np.append(self._times_rows(residuals), self._weights @ self.row_loss.losses(raw, self._on_host))
 
     def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
-        shares, along = probabilities(self._decision(point)), self._decision(step)
-        if self.n_columns == 1:
-            return self._times_rows(shares[:, :1] * shares[:, 1:] * along)
-        return self._times_rows(shares * (along - (shares * along).sum(axis=1, keepdims=True)))
+        return self._times_rows(self.row_loss.along(self._raw(point), self._on_host, self._raw(step)))
 
-    def _decision(self, point: np.ndarray) -> np.ndarray:
+    def _raw(self, point: np.ndarray) -> np.ndarray:
         """Return the linear functions of all rows: float64 of shape (n_samples, n_columns)."""
         coef, intercept = self.table(point)
         return self._matrix.times(coef.T).astype(np.float64) + intercept
@@ -203,20 +188,21 @@ class SparseProblem(Problem):
         return np.block([[products, totals], [totals.T, np.full((1, 1), curvature.sum())]])
 
 
-def problem_of(task: Task, rows: AnyRows, codes: Rows, n_classes: int, fit_intercept: bool) -> Problem:
+def problem_of(task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> Problem:
     """Return the problem for dense or sparse rows, or for rows that come in parts."""
     if isinstance(rows, StreamedRows):
-        return StreamedProblem(task, rows, codes, n_classes, fit_intercept)
+        return StreamedProblem(task, rows, targets, loss, fit_intercept)
     if isinstance(rows, SparseRows):
-        return SparseProblem(task, rows, codes, n_classes, fit_intercept)
-    return Problem(task, rows, codes, n_classes, fit_intercept)
+        return SparseProblem(task, rows, targets, loss, fit_intercept)
+    return Problem(task, rows, targets, loss, fit_intercept)
 
 
-def probabilities(decision: np.ndarray) -> np.ndarray:
-    """Return the probabilities of the classes (m, n_classes) from linear functions (m, 1) or (m, n_classes)."""
-    if decision.shape[1] > 1:
-        powers = np.exp(decision - decision.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
-    with np.errstate(over="ignore"):
-        share = 1 / (1 + np.exp(-decision))
-    return np.hstack([1 - share, share])
+def parts_in_passes(task: Task, source: Source) -> Iterator[Rows | SparseRows]:
+    """Yield dense or sparse rows in one pass."""
+    if kind_of(task, source)[0] is sparse:
+        yield whole_rows(task, source)
+        return
+    data = Data(task, source)
+    for _, part in parts_of(data.block):
+        yield part
+    data.require_finite()

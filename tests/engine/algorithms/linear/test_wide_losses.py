@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from xpulab.engine.algorithms.linear.logistic import Objective
-from xpulab.engine.algorithms.linear.logistic_problem import Problem
-from xpulab.engine.algorithms.linear.wide_logistic import WideProblem, wide_problem
+from xpulab.engine.algorithms.linear.loss_problem import Problem
+from xpulab.engine.algorithms.linear.losses import Classes
+from xpulab.engine.algorithms.linear.solving import Objective
+from xpulab.engine.algorithms.linear.wide_losses import WideProblem, wide_problem
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
 
@@ -20,7 +21,7 @@ X[5] = X[4]
 
 def problem_of(task: Task, data: Data, n_classes: int, fit_intercept: bool) -> Problem:
     assert data.targets is not None
-    return Problem(task, data.rows, data.targets, n_classes, fit_intercept)
+    return Problem(task, data.rows, data.targets, Classes(n_classes), fit_intercept)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -1,4 +1,4 @@
-"""Newton's method for the logistic regression of fewer rows than columns: an equation for each row and class.
+"""Newton's method for losses of fewer rows than columns: an equation for each row and column of coefficients.
 
 For the rows ``X = U @ S @ V.T``, the second derivatives of the loss are those of the rows ``U @ S``, turned by V, and
 the penalty adds its strength to all. The Newton step is therefore ``V @ step - rest / strength``, where `step` is that
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.linear.logistic_problem import Problem, probabilities
+from xpulab.engine.algorithms.linear.loss_problem import Problem
 from xpulab.engine.algorithms.wide_rows import Spectrum, WideRows, few
 from xpulab.engine.dataset import on_host
 from xpulab.kernels.rows import Rows
@@ -66,15 +66,17 @@ class WideProblem(Problem):
         The rows without weights, not centred.
     spectrum : Spectrum
         Their decomposition.
-    weights : numpy.ndarray of shape (n_samples,)
-        Weights of all rows.
+    weights, targets : numpy.ndarray of shape (n_samples,)
+        Weights and targets of all rows, on rank 0.
     """
 
-    def __init__(self, problem: Problem, wide: WideRows, spectrum: Spectrum, weights: _Floats) -> None:
+    def __init__(
+        self, problem: Problem, wide: WideRows, spectrum: Spectrum, weights: _Floats, targets: _Floats
+    ) -> None:
         assert isinstance(problem.rows, Rows)
-        super().__init__(problem.task, problem.rows, problem.codes, problem.n_classes, problem.fit_intercept)
+        super().__init__(problem.task, problem.rows, problem.targets, problem.row_loss, problem.fit_intercept)
         kept = spectrum.values > _LEAST * spectrum.values.max(initial=0.0)
-        self._wide, self._weights = wide, weights
+        self._wide, self._weights, self._every_target = wide, weights, targets
         if self.comm.rank == 0:
             self._vectors, self._values = spectrum.vectors[:, kept], spectrum.values[kept]
 
@@ -92,12 +94,12 @@ class WideProblem(Problem):
         """Return gradient and second derivatives in the basis of the rows, on rank 0, which asks the others."""
         c, strength = self.n_columns, objective.strength
         along = objective.ask("rows", coef, gradient).reshape(-1, 2 * c)
-        shares = probabilities(along[:, :c] + self.table(coef)[1])
+        raw = along[:, :c] + self.table(coef)[1]
         table, constant = self.table(gradient)
         turned = along[:, c:].T @ (self._vectors / self._values)
         rows = np.column_stack([self._vectors * self._values, np.ones(len(along))])
         found = self.second_derivatives(
-            shares, self._weights, rows.shape[1] - 1, lambda curvature: (rows.T * curvature) @ rows
+            raw, self._every_target, self._weights, lambda curvature: (rows.T * curvature) @ rows, rows.shape[1] - 1
         )
         flat = self._flat(np.column_stack([turned, constant]))
         hessian = found[:-1].reshape(len(flat), len(flat)) / self.weight
@@ -135,8 +137,9 @@ def wide_problem(problem: Problem) -> WideProblem | None:
     spectrum = wide.spectrum()
     if spectrum is None:
         return None
-    weights = comm.gather_blocks(rows.weights_on_cpu())
-    return WideProblem(problem, wide, spectrum, np.empty(0) if weights is None else weights)
+    each = (comm.gather_blocks(part) for part in (rows.weights_on_cpu(), problem.targets_on_host()))
+    weights, targets = (np.empty(0) if whole is None else whole for whole in each)
+    return WideProblem(problem, wide, spectrum, weights, targets)
 
 
 @cache

@@ -1,19 +1,14 @@
-"""The loss of logistic regression with its gradient, or with products of its second derivatives, in one pass.
+"""The loss of a linear model with its gradient, or with products of its second derivatives, in one pass.
 
 A work-group takes a chunk of the rows at a time. It multiplies the rows by the coefficients, computes from these
 products the loss and the residual of each row, and multiplies the rows by the residuals while they are still in the
 cache. A work-item reads only what it has staged itself, so that there are no barriers; its sums are over a few thousand
-rows at most, in the dtype of the rows, and the CPU adds them up in float64.
-
-References
-----------
-.. [1] scikit-learn's ``sklearn/linear_model/_linear_loss.py``: half the binomial or multinomial deviance.
+rows at most, in the dtype of the rows, and the CPU adds them up in float64. The losses of rows are in `residuals.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,16 +19,35 @@ import numpy.typing as npt
 
 from xpulab.kernels.language import DeviceFunction, Kernel, PrivateArray, device_function, fma, index, kernel
 from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.linear.residuals import KINDS, Kind, residual_function
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import lanes_of
 from xpulab.kernels.runtime.launch import launch
 
-__all__ = ["LossSums", "every_kernel", "loss_gradient", "second_products"]
+__all__ = ["Loss", "LossSums", "every_kernel", "loss_gradient", "second_products"]
 
 _CHUNK_BYTES = 32 << 10  # of rows, which are then still in a core's cache when they are read again
 _MOST_ADDED = 128  # numbers that a work-item adds up before it adds the sum to those of other chunks
 _MOST_CHUNKS = 64  # of a work-group, whose sums it adds up
 _PARTIAL_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the rows of a linear model lose.
+
+    Attributes
+    ----------
+    kind : {"binary", "multinomial", "log", "identity"}
+    n_columns : int
+        Columns of coefficients: the number of classes of "multinomial", and otherwise 1.
+    power : float
+        The power of the mean that is the variance, of "log" and "identity".
+    """
+
+    kind: Kind
+    n_columns: int = 1
+    power: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,8 +59,7 @@ class LossSums:
     loss : float
         Sum of the losses.
     gradient : numpy.ndarray of shape (n_columns, n_features + 1)
-        Sums of the residuals times the features, and at the end the sums of the residuals. For two classes there is one
-        column, the residual of the second class.
+        Sums of the residuals times the features, and at the end the sums of the residuals.
     """
 
     loss: float
@@ -59,8 +72,8 @@ class _Form:
 
     Attributes
     ----------
-    many : bool
-        Whether there are more than two classes.
+    kind : str
+        That of the loss.
     lanes : int
         Work-items of a group; see `Device.lanes`.
     rows : int
@@ -71,7 +84,7 @@ class _Form:
         Features that are multiplied by a tile of residuals together.
     """
 
-    many: bool
+    kind: Kind
     lanes: int
     rows: int
     columns: int
@@ -79,11 +92,11 @@ class _Form:
 
 
 @cache
-def _form(dtype: np.dtype[Any], many: bool, wide: bool) -> _Form:
-    if not many:
-        return _Form(many, lanes_of(wide), rows=16 // dtype.itemsize, columns=1, features=8)
+def _form(dtype: np.dtype[Any], kind: Kind, wide: bool) -> _Form:
+    if kind != "multinomial":
+        return _Form(kind, lanes_of(wide), rows=16 // dtype.itemsize, columns=1, features=8)
     size = (16 if wide else 8) // dtype.itemsize
-    return _Form(many, lanes_of(wide), rows=size, columns=5, features=size)
+    return _Form(kind, lanes_of(wide), rows=size, columns=5, features=size)
 
 
 def _multiply(form: _Form, number: type[Any]) -> DeviceFunction:
@@ -114,71 +127,6 @@ def _multiply(form: _Form, number: type[Any]) -> DeviceFunction:
                         stage[index(to + j * column_size + r * lanes)] = sums[j * n_rows + r]
 
     return multiply
-
-
-def _binary_residual(second: bool, number: type[Any]) -> DeviceFunction:
-    """Make the function that replaces the staged product of a row by its residual, and returns its loss.
-
-    With `second` the residual is that of the step, whose product is staged at `step_at`, and there is no loss.
-    """
-    zero, one = number(0), number(1)
-
-    @device_function
-    def residual_of(stage, at, step_at, column_size, k, code, weight):  # type: ignore[no-untyped-def]
-        sign = one if code == zero else -one
-        z = stage[index(at)] * sign
-        t = math.exp(-abs(z))
-        share = (one if z >= zero else t) / (one + t)
-        if second:
-            other = t / ((one + t) * (one + t))
-            stage[index(at)] = other * weight * stage[index(step_at)]
-            return zero
-        stage[index(at)] = share * sign * weight
-        return weight * (max(z, zero) + math.log1p(t))
-
-    return residual_of
-
-
-def _multinomial_residuals(second: bool, number: type[Any]) -> DeviceFunction:
-    """Make the function that replaces the k staged products of a row by its residuals, and returns its loss.
-
-    With `second` the residuals are those of the step, whose products are staged at `step_at`, and there is no loss.
-    """
-    zero, one = number(0), number(1)
-
-    @device_function
-    def residual_of(stage, at, step_at, column_size, k, code, weight):  # type: ignore[no-untyped-def]
-        most = stage[index(at)]
-        top = zero
-        own = most
-        for j in range(1, k):
-            raw = stage[index(at + j * column_size)]
-            top = number(j) if raw > most else top
-            most = raw if raw > most else most
-            own = raw if code == number(j) else own
-        rest = zero
-        mean = zero
-        for j in range(k):
-            share = math.exp(stage[index(at + j * column_size)] - most)
-            rest += zero if top == number(j) else share
-            stage[index(at + j * column_size)] = share
-            if second:
-                mean = fma(share, stage[index(step_at + j * column_size)], mean)
-        inverse = one / (one + rest)
-        mean = mean * inverse
-        for j in range(k):
-            share = stage[index(at + j * column_size)] * inverse
-            if second:
-                residual = share * (stage[index(step_at + j * column_size)] - mean)
-            else:
-                residual = share - one if code == number(j) else share
-            residual = residual * weight
-            stage[index(at + j * column_size)] = residual
-        if second:
-            return zero
-        return weight * (math.log1p(rest) + (most - own))
-
-    return residual_of
 
 
 def _add_gradient(form: _Form, number: type[Any]) -> DeviceFunction:
@@ -229,12 +177,12 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
     zero, one = number(0), number(1)
     lanes, n_columns, n_features = form.lanes, form.columns, form.features
     multiply = _multiply(form, number)
-    residual_of = _multinomial_residuals(second, number) if form.many else _binary_residual(second, number)
+    residual_of = residual_function(form.kind, second, number)
     add_gradient = _add_gradient(form, number)
 
-    @kernel("T[] i8 i8 i8 i8 T* T* i8 T* T* i4 T* i8 T*", dtype)
-    def logistic(  # type: ignore[no-untyped-def]
-        item, data, d, n, chunk, n_chunks, matrix, offset, k, codes, weights, weighted, stage, n_tiles, partial
+    @kernel("T[] i8 i8 i8 i8 T* T* i8 T T* T* i4 T* i8 T*", dtype)
+    def linear_loss(  # type: ignore[no-untyped-def]
+        item, data, d, n, chunk, n_chunks, matrix, offset, k, power, targets, weights, weighted, stage, n_tiles, partial
     ):  # fmt: skip
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
@@ -260,18 +208,19 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
                 if weighted != 0:
                     weight = weights[index(row + lane)]
                 weight = weight if row + lane < n else zero
-                total += residual_of(stage, at, at + second_at, column_size, k, codes[index(row + lane)], weight)
+                target = targets[index(row + lane)]
+                total += residual_of(stage, at, at + second_at, column_size, k, target, weight, power)
             partial[index(results + (size - 1) * lanes)] += total
             for tile in range(n_tiles):
                 first = base + tile * n_columns * column_size
                 to = results + tile * n_columns * (padded + 1) * lanes
                 add_gradient(data, d, begin, end, padded, stage, first, column_size, partial, to, lane)
 
-    return logistic
+    return linear_loss
 
 
 def loss_gradient(
-    rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]
+    rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]
 ) -> LossSums:
     """Sum the losses and their gradients over the rows.
 
@@ -279,12 +228,10 @@ def loss_gradient(
     ----------
     rows : Rows
         With or without weights.
-    codes : Rows
-        As many, of one column in the same dtype: numbers of classes, from 0.
-    n_classes : int
-        At least 2.
+    targets : Rows
+        As many, of one column in the same dtype: numbers of classes, from 0, or numbers.
+    loss : Loss
     coef : numpy.ndarray of shape (n_columns, n_features)
-        One column for two classes, and otherwise `n_classes`.
     intercept : numpy.ndarray of shape (n_columns,)
         Both are rounded to the dtype of the rows.
 
@@ -292,13 +239,13 @@ def loss_gradient(
     -------
     LossSums
     """
-    return _pass(rows, codes, n_classes, coef[None], intercept[None])
+    return _pass(rows, targets, loss, coef[None], intercept[None])
 
 
 def second_products(
     rows: Rows,
-    codes: Rows,
-    n_classes: int,
+    targets: Rows,
+    loss: Loss,
     coef: npt.NDArray[Any],
     intercept: npt.NDArray[Any],
     coef_step: npt.NDArray[Any],
@@ -308,7 +255,7 @@ def second_products(
 
     Parameters
     ----------
-    rows, codes, n_classes, coef, intercept : Any
+    rows, targets, loss, coef, intercept : Any
         As for `loss_gradient`.
     coef_step, intercept_step : numpy.ndarray
         Of the shapes of `coef` and `intercept`.
@@ -317,22 +264,21 @@ def second_products(
     -------
     numpy.ndarray of float64 of shape (n_columns, n_features + 1)
     """
-    return _pass(rows, codes, n_classes, np.stack([coef, coef_step]), np.stack([intercept, intercept_step])).gradient
+    return _pass(rows, targets, loss, np.stack([coef, coef_step]), np.stack([intercept, intercept_step])).gradient
 
 
-def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
+def _pass(rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
     """Pass over the rows once with coefficients (1 or 2, n_columns, n_features), of which the second are a step."""
     device, dtype, d = rows.device, rows.dtype, rows.n_features
-    many, second = n_classes > 2, len(coef) > 1
-    k = coef.shape[1]
-    if coef.shape[2] != d or k != (n_classes if many else 1) or codes.n_samples != rows.n_samples:
+    k, second = loss.n_columns, len(coef) > 1
+    if coef.shape[1:] != (k, d) or targets.n_samples != rows.n_samples:
         raise ValueError(
-            f"coefficients of shape {coef.shape[1:]} and {codes.n_samples} labels were given for {rows.n_samples} rows "
-            f"of {d} features and {n_classes} classes"
+            f"coefficients of shape {coef.shape[1:]} and {targets.n_samples} targets were given for {rows.n_samples} "
+            f"rows of {d} features and {k} columns of coefficients"
         )
     if not rows.n_samples:
         return LossSums(0.0, np.zeros((k, d + 1)))
-    form = _form(dtype, many, device.wide)
+    form = _form(dtype, loss.kind, device.wide)
     tiles = -(-k // form.columns)
     matrix = np.zeros((len(coef), tiles * form.columns, d), dtype)
     matrix[:, :k] = coef
@@ -355,7 +301,7 @@ def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], inter
     launch(
         device, _pass_kernel(dtype, second, form), groups, form.lanes,
         rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
-        point, device.array(offset), np.int64(k), codes.data, weights, weighted,
+        point, device.array(offset), np.int64(k), dtype.type(loss.power), targets.data, weights, weighted,
         stage, np.int64(tiles), partial,
     )  # fmt: skip
     found = device.fetch(partial, copied=False).reshape(groups, -1, form.lanes).sum(axis=(0, 2), dtype=np.float64)
@@ -365,6 +311,6 @@ def _pass(rows: Rows, codes: Rows, n_classes: int, coef: npt.NDArray[Any], inter
 
 def every_kernel() -> Iterator[Kernel]:
     """Yield all kernels of this module, for the catalogue."""
-    flags = (False, True)
-    for dtype, second, many, wide in itertools.product(map(np.dtype, (np.float32, np.float64)), flags, flags, flags):
-        yield _pass_kernel(dtype, second, _form(dtype, many, wide))
+    flags, dtypes = (False, True), map(np.dtype, (np.float32, np.float64))
+    for dtype, second, kind, wide in itertools.product(dtypes, flags, KINDS, flags):
+        yield _pass_kernel(dtype, second, _form(dtype, kind, wide))

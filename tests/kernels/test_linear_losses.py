@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, softmax
+from sklearn.metrics import mean_tweedie_deviance
 
-from xpulab.kernels.logistic import loss_gradient, second_products
+from xpulab.kernels.linear.linear_losses import Loss, loss_gradient, second_products
 from xpulab.kernels.rows import Rows
 
 SHAPES = [(1, 1, 2), (63, 3, 2), (64, 8, 3), (65, 17, 5), (5003, 1, 4), (5003, 50, 2), (1030, 130, 12), (9000, 2, 2)]
@@ -16,6 +17,10 @@ def table(n, d, k, dtype):
     coef = (rng.normal(size=(2, columns, d)) / np.sqrt(d)).astype(dtype)
     intercept = rng.normal(size=(2, columns)).astype(dtype)
     return X, rng.integers(0, k, n), rng.uniform(0.1, 2, n).astype(dtype), coef, intercept
+
+
+def of_classes(k):
+    return Loss("binary") if k == 2 else Loss("multinomial", k)
 
 
 def uploaded(device, X, y, weights):
@@ -47,8 +52,8 @@ def test_against_numpy(device, n, d, k, weighted, dtype, tolerance):
     X, y, weights, coef, intercept = table(n, d, k, dtype)
     rows, codes = uploaded(device, X, y, weights if weighted else None)
     expected = reference(X, y, weights.astype(np.float64) if weighted else np.ones(n), coef, intercept)
-    found = loss_gradient(rows, codes, k, coef[0], intercept[0])
-    product = second_products(rows, codes, k, coef[0], intercept[0], coef[1], intercept[1])
+    found = loss_gradient(rows, codes, of_classes(k), coef[0], intercept[0])
+    product = second_products(rows, codes, of_classes(k), coef[0], intercept[0], coef[1], intercept[1])
     assert found.loss == pytest.approx(expected[0], rel=tolerance)
     scale = np.abs(X).sum() + n  # residuals are at most 1
     np.testing.assert_allclose(found.gradient, expected[1], rtol=0, atol=tolerance * scale / d)
@@ -60,8 +65,8 @@ def test_losses_of_rows_that_are_far_from_the_border(device):
     for x, label in ((12.0, 1), (12.0, 0), (-12.0, 1), (40.0, 1), (-500.0, 1)):
         rows, codes = uploaded(device, np.array([[x]], np.float32), np.array([label]), None)
         for found in (
-            loss_gradient(rows, codes, 2, np.ones((1, 1)), np.zeros(1)),
-            loss_gradient(rows, codes, 3, np.array([[0.0], [1.0], [-1e4 * x]]), np.zeros(3)),
+            loss_gradient(rows, codes, of_classes(2), np.ones((1, 1)), np.zeros(1)),
+            loss_gradient(rows, codes, of_classes(3), np.array([[0.0], [1.0], [-1e4 * x]]), np.zeros(3)),
         ):
             assert found.loss == pytest.approx(np.logaddexp(0, -x if label else x), rel=1e-5)
             slope = -expit(-x) if label else expit(x)
@@ -72,7 +77,7 @@ def test_losses_of_rows_that_are_far_from_the_border(device):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_rows(device, dtype):
     rows, codes = uploaded(device, np.empty((0, 3), dtype), np.empty(0), None)
-    found = loss_gradient(rows, codes, 3, np.ones((3, 3)), np.ones(3))
+    found = loss_gradient(rows, codes, of_classes(3), np.ones((3, 3)), np.ones(3))
     assert found.loss == 0
     np.testing.assert_array_equal(found.gradient, np.zeros((3, 4)))
 
@@ -83,7 +88,7 @@ def test_few_chunks_at_a_time(device, k):
     """There are rows for several turns of a work-group, and more sums than may be in memory at once."""
     X, y, weights, coef, intercept = table(3000, 5, k, np.float64)
     rows, codes = uploaded(device, X, y, weights)
-    found = loss_gradient(rows, codes, k, coef[0], intercept[0])
+    found = loss_gradient(rows, codes, of_classes(k), coef[0], intercept[0])
     loss, gradient, _ = reference(X, y, weights, coef, intercept)
     assert found.loss == pytest.approx(loss, rel=1e-13)
     np.testing.assert_allclose(found.gradient, gradient, atol=1e-10)
@@ -93,7 +98,7 @@ def test_float32_sums_of_many_rows_are_precise(device):
     """Chains of additions are short, so a million losses of the same size lose no digits."""
     n = 1_000_000
     rows, codes = uploaded(device, np.full((n, 1), 0.1, np.float32), np.zeros(n), None)
-    found = loss_gradient(rows, codes, 2, np.ones((1, 1)), np.zeros(1))
+    found = loss_gradient(rows, codes, of_classes(2), np.ones((1, 1)), np.zeros(1))
     x = float(np.float32(0.1))
     assert found.loss == pytest.approx(n * np.log1p(np.exp(x)), rel=3e-6)
     assert found.gradient[0, 0] == pytest.approx(n * x * expit(x), rel=3e-6)
@@ -102,7 +107,55 @@ def test_float32_sums_of_many_rows_are_precise(device):
 
 def test_shapes_that_do_not_fit_are_refused(device):
     rows, codes = uploaded(device, np.zeros((5, 3), np.float32), np.zeros(5), None)
-    with pytest.raises(ValueError, match=r"shape \(1, 2\) and 5 labels were given for 5 rows of 3 features and 2"):
-        loss_gradient(rows, codes, 2, np.ones((1, 2)), np.ones(1))
-    with pytest.raises(ValueError, match=r"shape \(1, 3\) .* and 3 classes"):
-        loss_gradient(rows, codes, 3, np.ones((1, 3)), np.ones(1))
+    with pytest.raises(ValueError, match=r"shape \(1, 2\) and 5 targets were given for 5 rows of 3 features and 1"):
+        loss_gradient(rows, codes, of_classes(2), np.ones((1, 2)), np.ones(1))
+    with pytest.raises(ValueError, match=r"shape \(1, 3\) .* and 3 columns"):
+        loss_gradient(rows, codes, of_classes(3), np.ones((1, 3)), np.ones(1))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-5), (np.float64, 1e-12)])
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("power", [-1.0, 0.0, 1.0, 1.5, 2.0, 3.0])
+def test_deviances_against_scikit_learn(device, power, log, dtype, tolerance):
+    """Losses without what is constant, their gradients, and second derivatives times a step."""
+    X, _, weights, coef, _ = table(1030, 17, 2, dtype)
+    coef, intercept = np.abs(coef) / 4, np.ones((2, 1), dtype)
+    X = np.abs(X)  # all products are positive, as means are
+    targets = np.random.default_rng(0).gamma(2, 1, len(X)).astype(dtype)
+    rows, right = Rows.upload(device, X, weights), Rows.upload(device, targets[:, None])
+    loss = Loss("log" if log else "identity", 1, power)
+    found = loss_gradient(rows, right, loss, coef[0], intercept[0])
+    product = second_products(rows, right, loss, coef[0], intercept[0], coef[1], intercept[1])
+    wide = np.hstack([X, np.ones((len(X), 1))]).astype(np.float64)
+    raw, step = (wide @ np.append(coef[i, 0], intercept[i]).astype(np.float64) for i in (0, 1))
+    y, w = targets.astype(np.float64), weights.astype(np.float64)
+    mean = np.exp(raw) if log else raw
+    base = mean_tweedie_deviance(y, mean, sample_weight=w, power=power) * w.sum() / 2 - w @ constant(y, power)
+    residuals = mean**-power * (mean - y) * (mean if log else 1)
+    if log:
+        bends = (2 - power) * mean ** (2 - power) - (1 - power) * y * mean ** (1 - power)
+    else:
+        bends = (1 - power) * mean**-power + power * y * mean ** (-power - 1)
+    assert found.loss == pytest.approx(base, rel=tolerance)
+    for mine, each in ((found.gradient[0], residuals), (product[0], bends * step)):
+        np.testing.assert_allclose(
+            mine, (w * each) @ wide, rtol=0, atol=tolerance * np.abs(w * each) @ wide.max(axis=1)
+        )
+
+
+def constant(y, power):
+    """Return what half the deviance of a row has beside the loss."""
+    if power in (0, 1):
+        return y * np.log(y) - y if power else 0 * y
+    return -np.log(y) - 1 if power == 2 else y ** (2 - power) / ((1 - power) * (2 - power))
+
+
+def test_rows_beyond_the_last_and_rows_without_weight_add_nothing(device):
+    """A mean of no distribution is not a number there; a block has more places than rows."""
+    rows = Rows.upload(device, np.array([[1.0], [-1.0], [2.0]]), np.array([1.0, 0.0, 1.0]))
+    right = Rows.upload(device, np.array([[1.0], [1.0], [3.0]]))
+    loss, one, none = Loss("identity", 1, 1.5), np.ones((1, 1)), np.zeros(1)
+    found = loss_gradient(rows, right, loss, one, none)
+    product = second_products(rows, right, loss, one, none, one, none)
+    assert np.isfinite([found.loss, *found.gradient[0], *product[0]]).all()
+    assert found.gradient[0, 1] == pytest.approx(2**-1.5 * (2 - 3))

@@ -1,0 +1,99 @@
+"""Linear models whose loss a solver minimises: what a proxy tells the ranks, the state of a fit, and their answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.sharing.answers import OwnRows
+
+__all__ = ["Deviances", "Distribution", "Minimisation", "Minimised", "Solution", "State"]
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A Tweedie distribution.
+
+    Attributes
+    ----------
+    power : float
+        The power of the mean that is the variance: 0 of the normal distribution, 1 of Poisson's, 2 of the gamma.
+    link : {"log", "identity"}
+        Whether a row's product with the coefficients is the logarithm of the mean, or the mean.
+    name : str
+        scikit-learn's name of its loss, for messages.
+    """
+
+    power: float
+    link: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Minimisation:
+    """How a solver minimises a loss.
+
+    Attributes
+    ----------
+    solver : {"lbfgs", "newton-cg", "newton-cholesky"}
+    start : numpy.ndarray or None
+        First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets.
+    fit_intercept : bool
+    penalty : float
+        Factor of half the squared norm of the coefficients, beside the mean loss or, of logistic regression, the sum.
+    tol : float
+    max_iter, verbose : int
+    """
+
+    solver: str
+    start: _Floats | None
+    fit_intercept: bool
+    penalty: float
+    tol: float
+    max_iter: int
+    verbose: int
+
+
+class State(TypedDict):
+    """A fit after an iteration: the coefficients, and the evaluations so far, with what was asked at which points."""
+
+    run: int
+    iteration: int
+    coef: _Floats
+    record: list[tuple[str, tuple[_Floats, ...], _Floats]]
+
+
+class Solution(TypedDict, total=False):
+    """What a solver has found.
+
+    `ending` has status, message and nit of SciPy's result, for "lbfgs"; `warnings` categories and messages; `said` is
+    what the solver has printed. `history` has run, iteration, loss, largest component of the gradient, and seconds.
+    """
+
+    coef: _Floats
+    n_iter: int
+    converged: bool
+    ending: dict[str, Any]
+    warnings: Sequence[tuple[type[Warning], str]]
+    said: str
+    history: list[tuple[int, int, float, float, float]]
+
+
+class Minimised(Solution, OwnRows):
+    """Of "LogisticRegression.fit" and "GeneralizedLinear.fit"; other ranks than rank 0 have their number of rows."""
+
+
+class Deviances(OwnRows):
+    """Of "GeneralizedLinear.score": half the deviances of the predictions, and of the mean of all targets in place of
+    each; their sums by weight, and the sum of the weights.
+    """
+
+    own: float
+    null: float
+    weight: float
