@@ -39,6 +39,7 @@ _HOMES = {
     "_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning",
     "_BisectingTree": "sklearn.cluster._bisect_k_means",
     "_IdentityRegressor": "sklearn.linear_model._ridge",
+    "_average_path_length": "sklearn.ensemble._iforest",
     "_align_api_if_sparse": "sklearn.utils",
     "_check_monotonic_cst": "sklearn.utils.validation",
     "_check_optimize_result": "sklearn.utils.optimize",

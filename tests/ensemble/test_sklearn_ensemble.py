@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from suites import run_suite
 
 import xpulab
-from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.ensemble import IsolationForest, RandomForestClassifier, RandomForestRegressor
 
 pytestmark = pytest.mark.cluster
 
@@ -37,13 +37,24 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
     run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
 
 
+def test_the_tests_of_scikit_learn_of_isolation_forests(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    why = "it counts the pieces in which scikit-learn takes the rows"
+    cannot = {f"test_iforest_chunks_works{number}[42-0.25": why for number in (1, 2)}
+    modules, proxies = ["sklearn.ensemble.tests.test_iforest"], ["xpulab.ensemble:IsolationForest"]
+    run_suite(tmp_path, pair, modules, proxies, 12, cannot, "not sparse and not csr and not csc")
+
+
 @pytest.fixture(autouse=True)
 def _on_the_pair(pair: xpulab.XPUCluster) -> None:
     pair.activate()
 
 
 _checks = parametrize_with_checks(
-    [RandomForestClassifier(5, random_state=0), RandomForestRegressor(5, random_state=0)],
+    [
+        RandomForestClassifier(5, random_state=0),
+        RandomForestRegressor(5, random_state=0),
+        IsolationForest(n_estimators=5),
+    ],
     expected_failed_checks=lambda estimator: {
         f"check_sample_weight_equivalence_on_{kind}_data": "rows are drawn by weight; scikit-learn's do not pass either"
         for kind in ("dense", "sparse")

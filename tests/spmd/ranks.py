@@ -312,6 +312,16 @@ def forests() -> None:
     assert votes.oob_score_ > theirs.oob_score_ - 0.05
 
 
+@check
+def isolation() -> None:
+    """The trees and the threshold of the joined rows."""
+    ours = ensemble.IsolationForest(n_estimators=10, random_state=0, contamination=0.1).fit(X[MINE])
+    theirs = sklearn.ensemble.IsolationForest(n_estimators=10, random_state=0, contamination=0.1).fit(X)
+    alike(ours.score_samples(X[MINE]), theirs.score_samples(X)[MINE])
+    alike(ours.offset_, theirs.offset_)
+    alike(ours.fit_predict(X[MINE]), theirs.predict(X)[MINE])
+
+
 @check_on_several
 def boosting() -> None:
     labels = np.array(["a", "b", "c", "d"])[LABELS]

@@ -2,10 +2,12 @@
 
 from xpulab.ensemble._boosters import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from xpulab.ensemble._forest import RandomForestClassifier, RandomForestRegressor
+from xpulab.ensemble._isolation import IsolationForest
 
 __all__ = [
     "HistGradientBoostingClassifier",
     "HistGradientBoostingRegressor",
+    "IsolationForest",
     "RandomForestClassifier",
     "RandomForestRegressor",
 ]

@@ -11,32 +11,28 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import NODE_DTYPE, Tree, _forest, _num_samples
+from xpulab._sklearn import NODE_DTYPE, Tree, _forest
 from xpulab.checks import ONE_AT_A_TIME, array_of, type_of_target
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
+from xpulab.ensemble._following import TreesProxy, few_here
 from xpulab.ensemble._targets import WEIGHTS_DRAW, Targets
 from xpulab.estimator.columns import beside
-from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.rows import gathered_targets, stays
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.estimator.sending import Result
-from xpulab.scanning import Scan, read_here, scanned
+from xpulab.scanning import Scan, read_here
 from xpulab.sharing.sources import HandleTargets, SharedArray
 
 __all__ = ["ForestProxy"]
 
-_MOST_HERE = 20_000  # largest number of rows times trees for which this process predicts, because sending takes longer
 _ANY_DEPTH = 2**31 - 1
 
 
-class ForestProxy(ScoredHere, Proxy):
-    """Base class of forests. Among the bases, it comes before scikit-learn's class.
-
-    The first prediction for many rows sends the trees to the engines, which keep them for further predictions.
-    """
+class ForestProxy(ScoredHere, TreesProxy):
+    """Base class of forests. Among the bases, it comes before scikit-learn's class."""
 
     _rules: ClassVar[Any] = {"dtype": np.float32, "ensure_all_finite": "allow-nan"}
     #: In the hosts' memory: two copies of the rows in float32, the bin of each value, and the state of a growing tree.
@@ -67,15 +63,15 @@ class ForestProxy(ScoredHere, Proxy):
     ccp_alpha: float
     max_samples: Any
     monotonic_cst: Any
-    estimators_: list[Any]
     n_outputs_: int
     n_features_in_: int
     #: Weights by which rows are drawn, if this process has them.
     _sample_weight: np.ndarray | None
-    _index: ShardedArray | None = None
     #: During a fit: for each row the sum of the predictions by trees that were grown without it, and the number of
     #: these trees; and the means that were subtracted from the targets.
     _oob: Any = None
+    _passing: ClassVar[tuple[str, ...]] = (*TreesProxy._passing, "_oob")
+    _own: ClassVar[tuple[str, ...]] = (*TreesProxy._own, "_oob", "_range")
     #: The least and the largest target of each output, of all trees: means are rounded, and must not leave this range.
     _range: Any = None
 
@@ -349,56 +345,18 @@ class ForestProxy(ScoredHere, Proxy):
     def _means(self, method: str, X: Any) -> np.ndarray | None:
         """Return the means over the trees of the leaves' values, as for `_take_oob`; None if this process predicts."""
         check_is_fitted(self)
-        here = not isinstance(X, ShardedArray) and scanned(X) is None
-        if here and _num_samples(X) * len(self.estimators_) <= _MOST_HERE:
+        if few_here(X, len(self.estimators_)):
             return None
         cluster = self._cluster()
         X = self._checked(cluster, X, reset=False)
         values = self.estimators_[0].tree_.value
-        result = Result(int(np.prod(values.shape[1:])), np.float64)
-
-        def forget() -> None:  # perhaps only some of the engines have the trees
-            self._index = None
-
-        def send(outgoing: Outgoing) -> dict[str, Any]:
-            if self._index is not None and self._index.is_on(cluster):
-                return {"forest": self._index.id, "sent": None}
-            sent = self._sent(outgoing)
-            n = sent["nodes"].shape[0]
-            outgoing.after_error(forget)
-            self._index = cluster.made_handle((n, 1), np.dtype(np.float64), [0] * cluster.size + [n])
-            return {"forest": self._index.id, "sent": sent}
-
-        self._ask(cluster, method, "forest.predict", X, result=result, send_more=send)
-        means: np.ndarray = result.value.reshape(len(result.value), *values.shape[1:])
+        found = self._followed(cluster, method, X, int(np.prod(values.shape[1:])))
+        means: np.ndarray = found.reshape(len(found), *values.shape[1:])
         return self._in_range(means)
 
     def _in_range(self, means: np.ndarray) -> np.ndarray:
         """Return predictions of numbers, of shape (n_samples, n_outputs, 1), within the range of the targets."""
         return means
-
-    def _sent(self, outgoing: Outgoing) -> dict[str, SharedArray]:
-        """Send the trees; return where they are, as the engines take them."""
-        nodes, roots, leaves = self._packed()
-        return {"nodes": outgoing.send(nodes), "roots": outgoing.send(roots), "values": outgoing.send(leaves)}
-
-    def _packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return nodes, roots, and the values of the leaves, as `kernels.on_cpu.forests.add_values` takes them."""
-        trees = [tree.tree_ for tree in self.estimators_]
-        roots = np.cumsum([0, *(tree.node_count for tree in trees)])
-        first_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])
-        nodes = np.empty((roots[-1], 4), np.int32)
-        values = np.empty((first_leaves[-1], trees[0].value[0].size))
-        for tree, root, first_leaf in zip(trees, roots[:-1], first_leaves[:-1], strict=True):
-            given, part = tree.__getstate__()["nodes"], nodes[root : root + tree.node_count]
-            part[:, 0], part[:, 1] = given["left_child"] + root, given["right_child"] + root
-            part[:, 2] = 2 * given["feature"] + given["missing_go_to_left"]
-            part[:, 3] = _rounded_down(given["threshold"]).view(np.int32)
-            leaves = np.flatnonzero(part[:, 0] < root)
-            part[leaves, 0] = part[leaves, 1] = leaves + root
-            part[leaves, 2], part[leaves, 3] = 0, first_leaf + np.arange(len(leaves))
-            values[first_leaf : first_leaf + len(leaves)] = tree.value[leaves].reshape(len(leaves), -1)
-        return nodes, roots[:-1], values
 
     def _validate_X_predict(self, X: Any) -> Any:
         """Check X for scikit-learn's methods that run in this process, such as `apply`; gather a handle's rows."""
@@ -424,14 +382,7 @@ class ForestProxy(ScoredHere, Proxy):
         NotFittedError
             If the estimator is not fitted.
         """
-        plain = super().to_sklearn()
-        for name in ("_index", "_oob", "_range"):
-            vars(plain).pop(name, None)
-        return plain
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the handle of the trees on the engines. A copy sends the trees again if needed."""
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_index", "_oob")}
+        return super().to_sklearn()
 
 
 def _joined(before: np.ndarray | None, targets: Targets) -> np.ndarray:
@@ -443,13 +394,3 @@ def _joined(before: np.ndarray | None, targets: Targets) -> np.ndarray:
 def _array_of(sent: bytes | SharedArray, dtype: Any) -> np.ndarray:
     """Return an array that a rank has sent."""
     return np.frombuffer(bytearray(sent), dtype) if isinstance(sent, bytes) else sent.open().view(dtype)
-
-
-def _rounded_down(thresholds: np.ndarray) -> np.ndarray:
-    """Return the largest float32 numbers that are not above the thresholds.
-
-    A float32 value is above the result exactly if it is above the threshold, so rows take the same way in the tree.
-    """
-    found = thresholds.astype(np.float32)
-    found[found > thresholds] = np.nextafter(found[found > thresholds], np.float32(-np.inf))
-    return found

@@ -473,6 +473,18 @@ class DrawnRowOfRank(TypedDict):
     cluster: int
 
 
+class DrawnRows(OwnRows):
+    """Of "isolation.rows": the rows, float32, without their shape; on rank 0 only."""
+
+    drawn: _Array | None
+
+
+class Percentile(OwnRows):
+    """Of "isolation.percentile"; on rank 0 only."""
+
+    percentile: float | None
+
+
 class Boosted(TypedDict, total=False):
     """The state of gradient boosting. `trees` has the nodes of each iteration's trees, `rng` the state of a generator.
 

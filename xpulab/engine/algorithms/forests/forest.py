@@ -29,7 +29,7 @@ from xpulab.kernels.on_cpu.forests import Edges, Grown, Rules, Workspace, add_un
 from xpulab.sharing.answers import OwnRows
 from xpulab.sharing.sources import BlockRows, HandleTargets, SharedArray, Source, Target
 
-__all__ = ["Forest", "drawn_weights"]
+__all__ = ["Forest", "drawn_weights", "followed"]
 
 _LOOK = 0.1  # seconds between two looks for a request to stop
 #: Rows that are followed through one tree before the next: with four times as many, a tree is read into the cache less
@@ -231,17 +231,24 @@ def predict(
     sent : dict of str to SharedArray or None
         Its arrays, if it comes with the task.
     """
+    data = data_of(task, source)
+    write_block(task, target, data.bounds, [followed(task, data, forest, sent)])
+    return {}
+
+
+def followed(task: Task, data: Data, forest: str, sent: dict[str, SharedArray] | None) -> np.ndarray:
+    """Return the mean of the values of the leaves that each row of this rank comes to: (n_own, width).
+
+    `forest` is the id of the forest that the ranks keep, and `sent` has its arrays, if it comes with the task.
+    """
     if sent is not None:
         # Copied: the memory is the notebook's.
         task.engine.handles[forest] = Forest(**{name: array.open().copy() for name, array in sent.items()})
     kept = task.engine.handles.get(forest)
     if not isinstance(kept, Forest):
         raise HandleError("the trees are gone from the engines; type: predict(X) again")
-    data = data_of(task, source)
     rows = in_float32(task, data.rows)
-    width = kept.values.shape[1]
-    sums = np.zeros((len(rows), width))
-
+    sums = np.zeros((len(rows), kept.values.shape[1]))
     threads = len(os.sched_getaffinity(0))
     piece = max(_PIECE, min(_LONG_PIECE, -(-len(rows) // threads)))
 
@@ -251,8 +258,7 @@ def predict(
 
     in_threads(task, "piece of rows", follow, list(range(0, len(rows), piece)), threads)
     sums /= len(kept.roots)
-    write_block(task, target, data.bounds, [sums])
-    return {}
+    return sums
 
 
 @task("forest.unsampled")
