@@ -261,7 +261,7 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     end_suites()
     if left := _left_behind(
-        lambda: [f"process {pid}: {line[:200]}" for pid, line in processes_marked().items() if pid not in running]
+        lambda: [f"process {pid}: {line}" for pid, line in processes_marked().items() if pid not in running]
     ):
         pytest.fail(left)
 

@@ -65,7 +65,7 @@ def results(estimator: Any) -> list[Any]:
     rows = rows_for(type(made), X) if get_tags(made).input_tags.two_d_array else CLASSES
     made.fit(rows, y) if get_tags(made).target_tags.required else made.fit(rows)
     found = [getattr(made, name)(rows) for name in METHODS if hasattr(made, name) and name[:2] not in ("fi", "pa")]
-    if hasattr(made, "predict"):
+    if hasattr(made, "score"):
         found.append(made.score(rows, y))
     if hasattr(made, "partial_fit") and not hasattr(made, "predict"):
         made.partial_fit(rows)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from xpulab.sharing import owner
 
@@ -74,3 +75,18 @@ def test_only_processes_of_a_detached_cluster_have_successors(tmp_path: Path) ->
         record = {"detached": detached, "processes": {"controller": [7, 0.5], "mpiexec": [8, 0.5]}}
         (tmp_path / owner.RECORD).write_text(json.dumps(record))
         assert owner.successors(str(tmp_path)) == pids
+
+
+def test_a_forked_process_ends_if_the_one_before_ends_while_it_begins() -> None:
+    """By then its parent is another process, which does not end."""
+    code = (
+        "import os, signal, time; from xpulab.sharing import owner; me = os.getpid()\n"
+        "def wait():\n    while os.getppid() == me: time.sleep(0.01)\n"
+        "os.register_at_fork(after_in_child=wait); owner.end_forks_with_this(); child = os.fork()\n"
+        "if child: print(child, flush=True); os.kill(me, signal.SIGKILL)\n"
+        "time.sleep(3600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+    until(lambda: not owner.lives(child))

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _average_path_length, _fit_context
+from xpulab.checks import ONE_AT_A_TIME, array_of
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -49,7 +50,8 @@ class _Drawn(ExtraTreeRegressor):
         own = np.searchsorted(numbers, self.chosen)
         some = rows[own] if self.columns is None else np.ascontiguousarray(rows[own][:, self.columns])
         tree = ExtraTreeRegressor(**self.get_params(deep=False))
-        return tree.fit(some, y[own], sample_weight=self.weights, check_input=False)
+        with ONE_AT_A_TIME:
+            return tree.fit(some, y[own], sample_weight=self.weights, check_input=False)
 
 
 class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
@@ -176,7 +178,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
         self.max_samples_ = self._number_of_rows(n)
         kept = list(getattr(self, "estimators_", [])) if self.warm_start else []
         most = {"max_samples": self.max_samples_, "max_depth": int(np.ceil(np.log2(max(self.max_samples_, 2))))}
-        self._fit(_Shape((n, d)), values, **most, sample_weight=weights, check_input=False)
+        with ONE_AT_A_TIME:
+            self._fit(_Shape((n, d)), values, **most, sample_weight=weights, check_input=False)
         new = self.estimators_[len(kept) :]
         chosen = np.unique(np.concatenate([np.empty(0, np.intp), *(tree.chosen for tree in new)]))
         drawn = self._ask(
@@ -209,7 +212,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
     def _note_lengths(self) -> None:
         """Keep the lengths of the ways to all nodes, as scikit-learn's `fit` does."""
         trees = [tree.tree_ for tree in self.estimators_]
-        self._average_path_length_per_tree = tuple(_average_path_length(tree.n_node_samples) for tree in trees)
+        with ONE_AT_A_TIME:
+            self._average_path_length_per_tree = tuple(_average_path_length(tree.n_node_samples) for tree in trees)
         self._decision_path_lengths = tuple(tree.compute_node_depths() for tree in trees)
 
     def _leaf_values(self, number: int, leaves: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
@@ -225,7 +229,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
     @property
     def _unit(self) -> float:
         """The mean depth of rows that are no outliers; 0 if a tree has one row."""
-        return float(_average_path_length([self._max_samples])[0])
+        with ONE_AT_A_TIME:
+            return float(_average_path_length([self._max_samples])[0])
 
     def _percentile(self, cluster: Ranks, X: Any) -> float:
         """Return the score below which the contamination's share of the rows is."""
@@ -272,7 +277,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
             return in_file(self.score_samples, X, out)
         check_is_fitted(self)
         if few_here(X, len(self.estimators_)):
-            found: np.ndarray = super().score_samples(X)
+            with ONE_AT_A_TIME:
+                found: np.ndarray = super().score_samples(array_of(X))
             return found
         cluster = self._cluster()
         rows = self._checked(cluster, X, reset=False)

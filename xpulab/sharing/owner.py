@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["RECORD", "end_with", "is_stopped", "lives", "lock_holder", "successors", "tell_exits"]
+__all__ = [
+    "RECORD",
+    "end_forks_with_this",
+    "end_with",
+    "is_stopped",
+    "lives",
+    "lock_holder",
+    "successors",
+    "tell_exits",
+]
 
 #: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
 RECORD = "cluster.json"
@@ -93,6 +102,19 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list, last: Callable[
     except ProcessLookupError:
         raise SystemExit(f"the process {pid}, with which this process has to end, has ended") from None
     threading.Thread(target=_wait_and_end, args=(descriptor, then, last), name="xpulab-owner", daemon=True).start()
+
+
+def end_forks_with_this() -> None:
+    """Have each process that this one forks end after this one, also if this one ends before the other has begun."""
+    me = os.getpid()
+
+    def end_too() -> None:  # not with `os.getppid()`, which is another process by then if this one has ended
+        try:
+            end_with(me)
+        except SystemExit:  # Python would only print it
+            os._exit(1)
+
+    os.register_at_fork(after_in_child=end_too)
 
 
 def successors(folder: str) -> list[int]:

@@ -67,7 +67,7 @@ def main() -> None:
         owner.end_with(pid, functools.partial(owner.successors, folder), functools.partial(_leave_nothing, folder))
     # The controller forks its heart monitor. A forked child does not inherit threads, so it needs its own thread to end
     # with the controller.
-    os.register_at_fork(after_in_child=lambda: owner.end_with(os.getppid()))
+    owner.end_forks_with_this()
 
     bare("ipyparallel", Dependency="controller.dependency")
     bare("jupyter_client", write_connection_file="connect")
