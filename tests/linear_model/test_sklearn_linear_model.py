@@ -11,6 +11,7 @@ from suites import run_suite
 
 import xpulab
 from xpulab.linear_model import (
+    BayesianRidge,
     ElasticNet,
     ElasticNetCV,
     GammaRegressor,
@@ -54,6 +55,7 @@ _checks = parametrize_with_checks(
         ElasticNetCV(cv=3, alphas=5, max_iter=100_000),
         LassoCV(cv=3, alphas=5, max_iter=100_000),
         RidgeCV(),
+        BayesianRidge(),
         GammaRegressor(),
         PoissonRegressor(),
         PoissonRegressor(solver="newton-cholesky"),
@@ -132,6 +134,7 @@ _COPY = "the input is never changed, copy_X=False or not"
                 "test_logistic_regression_callback_fitted_estimator": "coefficients of iterations stay on the engines",
             },
         ),
+        ("test_bayes", "BayesianRidge", 5, "not ard and not ARD", {}),
         ("test_glm", "GammaRegressor PoissonRegressor TweedieRegressor", 20, "not array_api", {}),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("test_") else "",

@@ -163,6 +163,7 @@ def linear_models() -> None:
         ("Lasso", {"alpha": 0.1}),
         ("ElasticNet", {"alpha": 0.1}),
         ("RidgeCV", {}),
+        ("BayesianRidge", {}),
     ):
         ours = getattr(linear_model, name)(**parameters).fit(X[MINE], Y[MINE], sample_weight=WEIGHTS[MINE])
         theirs = getattr(sklearn.linear_model, name)(**parameters).fit(X, Y, sample_weight=WEIGHTS)

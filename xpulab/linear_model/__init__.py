@@ -1,5 +1,6 @@
 """Linear models on all engines of the active cluster, with scikit-learn's names."""
 
+from xpulab.linear_model._bayes import BayesianRidge
 from xpulab.linear_model._coordinate_descent import ElasticNet, Lasso
 from xpulab.linear_model._coordinate_descent_cv import ElasticNetCV, LassoCV
 from xpulab.linear_model._generalized import GammaRegressor, PoissonRegressor, TweedieRegressor
@@ -10,6 +11,7 @@ from xpulab.linear_model._ridge import Ridge
 from xpulab.linear_model._ridge_cv import RidgeCV
 
 __all__ = [
+    "BayesianRidge",
     "ElasticNet",
     "ElasticNetCV",
     "GammaRegressor",

@@ -20,22 +20,22 @@ import numpy as np
 
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
 from xpulab.engine.algorithms.linear.wide import by_rows
-from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean
+from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean, whole_rows
 from xpulab.engine.algorithms.qr import triangle_of
 from xpulab.engine.algorithms.wide_rows import WideRows, few_rows
-from xpulab.engine.dataset import Data, PassedRows, kind_of
+from xpulab.engine.dataset import Data, PassedRows, kind_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans import sparse
 from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.products import cross
-from xpulab.kernels.project import projected
+from xpulab.kernels.project import project, projected
 from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.scaling import centred
 from xpulab.kernels.streamed import changed, parts_of
-from xpulab.sharing.answers import Products
-from xpulab.sharing.sources import SharedArray, Source
+from xpulab.sharing.answers import OwnRows, Products
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["Solution", "least_squares"]
 
@@ -293,3 +293,16 @@ def _linear_score(
         return {"rows": rows.n_samples, **sparse_score(task, rows, of_rows, coef, intercept)}
     data = Data(task, source, weights, targets)
     return {"rows": data.n_own, **_score(task, data, coef, intercept)}
+
+
+@task("linear_spread")
+def _linear_spread(
+    task: Task, source: Source, weights: None, target: Target, shift: np.ndarray, covariance: np.ndarray, noise: float
+) -> OwnRows:
+    """Write the standard deviation of the prediction of each row, for a covariance of the coefficients."""
+    values, vectors = np.linalg.eigh(covariance)
+    half = vectors * np.sqrt(np.maximum(values, 0))
+    rows = whole_rows(task, source)
+    made = (np.sqrt(np.square(part).sum(axis=1) + noise) for part in project(rows, half, shift))
+    write_block(task, target, source.bounds, made)
+    return {"rows": rows.n_samples}
