@@ -25,33 +25,47 @@ from xpulab.estimator.results_in_files import in_file
 __all__ = ["IsolationForest"]
 
 
-class _Shape:
-    """What `BaseBagging` of scikit-learn asks of rows that it passes on to its trees: their shape, and some columns."""
-
-    def __init__(self, shape: tuple[int, int], columns: npt.NDArray[np.intp] | None = None) -> None:
-        self.shape, self.columns = shape, columns
-
-    def __getitem__(self, at: Any) -> _Shape:
-        return _Shape(self.shape, at[1])
+_PARAMETERS = tuple(ExtraTreeRegressor().get_params(deep=False))
 
 
-class _Drawn(ExtraTreeRegressor):
-    """A tree that notes which rows scikit-learn has drawn for it, and is grown when they are here."""
+class _Noting(ExtraTreeRegressor):
+    """A tree that notes which rows scikit-learn has drawn for it, and is grown when they are here.
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, check_input: bool = True) -> _Drawn:
-        """Note columns, rows and weights."""
-        self.columns = X.columns
-        self.chosen = np.flatnonzero(sample_weight)
-        self.weights = sample_weight[self.chosen]
+    In the place of rows, scikit-learn passes on their numbers, once in each column.
+    """
+
+    chosen: npt.NDArray[np.intp]
+    weights: npt.NDArray[Any]
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """Return the names of the parameters; scikit-learn reads the signature five times for each tree."""
+        return list(_PARAMETERS)
+
+    def fit(self, X: Any, y: Any, check_input: bool = True) -> _Noting:
+        """Note the rows, and how often each was drawn. For a fit without weights, scikit-learn passes on no others."""
+        self.chosen, self.weights = np.unique(X[:, 0], return_counts=True)
         return self
 
-    def grown(self, rows: np.ndarray, numbers: np.ndarray, y: np.ndarray) -> ExtraTreeRegressor:
+    def grown(self, rows: np.ndarray, numbers: np.ndarray, y: np.ndarray, columns: np.ndarray) -> ExtraTreeRegressor:
         """Return scikit-learn's tree of the rows with these numbers, which have those that were drawn for it."""
         own = np.searchsorted(numbers, self.chosen)
-        some = rows[own] if self.columns is None else np.ascontiguousarray(rows[own][:, self.columns])
+        some = rows[own] if len(columns) == rows.shape[1] else np.ascontiguousarray(rows[own][:, columns])
         tree = ExtraTreeRegressor(**self.get_params(deep=False))
         with ONE_AT_A_TIME:
             return tree.fit(some, y[own], sample_weight=self.weights, check_input=False)
+
+
+class _NotingWeights(_Noting):
+    """The same for a fit with weights, for which scikit-learn passes on the weights of all rows in the tree."""
+
+    def fit(  # type: ignore[override]
+        self, X: Any, y: Any, sample_weight: Any = None, check_input: bool = True
+    ) -> _NotingWeights:
+        """Note the rows that have a weight, and the weights."""
+        self.chosen = np.flatnonzero(sample_weight)
+        self.weights = sample_weight[self.chosen]
+        return self
 
 
 class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
@@ -126,6 +140,7 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
     contamination: Any
     random_state: Any
     warm_start: bool
+    _noting: type[_Noting]
     max_samples_: int
     offset_: float
     estimators_features_: list[npt.NDArray[np.intp]]
@@ -178,22 +193,28 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
         self.max_samples_ = self._number_of_rows(n)
         kept = list(getattr(self, "estimators_", [])) if self.warm_start else []
         most = {"max_samples": self.max_samples_, "max_depth": int(np.ceil(np.log2(max(self.max_samples_, 2))))}
+        numbers = np.broadcast_to(np.arange(n)[:, np.newaxis], (n, d))
+        self._noting = _Noting if weights is None else _NotingWeights
         with ONE_AT_A_TIME:
-            self._fit(_Shape((n, d)), values, **most, sample_weight=weights, check_input=False)
+            self._fit(numbers, values, **most, sample_weight=weights, check_input=False)
+            del self._noting
+            self.estimator_ = super()._get_estimator().set_params(max_depth=most["max_depth"])
         new = self.estimators_[len(kept) :]
         chosen = np.unique(np.concatenate([np.empty(0, np.intp), *(tree.chosen for tree in new)]))
         drawn = self._ask(
             cluster, "fit", "isolation.rows", X, send_more=lambda outgoing: {"chosen": outgoing.send(chosen)}
         ).results[0]["drawn"]
         rows = drawn.reshape(len(chosen), d)
-        self.estimators_ = [*kept, *(tree.grown(rows, chosen, values[chosen]) for tree in new)]
+        columns = self.estimators_features_[len(kept) :]
+        grown = (tree.grown(rows, chosen, values[chosen], own) for tree, own in zip(new, columns, strict=True))
+        self.estimators_ = [*kept, *grown]
         self._index = None
         self._note_lengths()
         self.offset_ = -0.5 if self.contamination == "auto" else self._percentile(cluster, X)
 
-    def _make_estimator(self, append: bool = True, random_state: Any = None) -> Any:
-        tree = super()._make_estimator(append, random_state)
-        return _Drawn(**tree.get_params(deep=False))
+    def _get_estimator(self) -> Any:
+        theirs = super()._get_estimator()
+        return self._noting(**theirs.get_params(deep=False)) if hasattr(self, "_noting") else theirs
 
     def _number_of_rows(self, n: int) -> int:
         """Return the number of rows that are drawn for a tree."""
