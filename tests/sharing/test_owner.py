@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
 import time
@@ -90,3 +92,15 @@ def test_a_forked_process_ends_if_the_one_before_ends_while_it_begins() -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
     until(lambda: not owner.lives(child))
+
+
+def test_a_process_that_has_ended_is_watched_as_one_that_ends() -> None:
+    running, ended = subprocess.Popen(["sleep", "3600"]), subprocess.Popen(["true"])
+    ended.wait()
+    descriptors = [owner.watched(each.pid) for each in (running, ended)]
+    assert select.select(descriptors, [], [], 0)[0] == descriptors[1:]
+    running.kill()
+    running.wait()
+    assert select.select(descriptors, [], [])[0] == descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -22,6 +22,7 @@ __all__ = [
     "lock_holder",
     "successors",
     "tell_exits",
+    "watched",
 ]
 
 #: The file in a cluster's folder that names its owner; `xpulab.deploy.processes.record` writes it.
@@ -102,6 +103,14 @@ def end_with(pid: int, then: Callable[[], Sequence[int]] = list, last: Callable[
     except ProcessLookupError:
         raise SystemExit(f"the process {pid}, with which this process has to end, has ended") from None
     threading.Thread(target=_wait_and_end, args=(descriptor, then, last), name="xpulab-owner", daemon=True).start()
+
+
+def watched(pid: int) -> int:
+    """Return a descriptor that can be read when a process of this host has ended, also if it has ended already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:  # another thread has waited for it, so that its pid is free
+        return os.eventfd(1)
 
 
 def end_forks_with_this() -> None:

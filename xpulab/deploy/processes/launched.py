@@ -28,6 +28,7 @@ from xpulab.deploy.remote import relay
 from xpulab.deploy.watch.starting import Starting
 from xpulab.exceptions import ClusterStartError
 from xpulab.sharing.folder import ALONE
+from xpulab.sharing.owner import watched
 from xpulab.sharing.program import program
 from xpulab.sharing.signals import interrupted_after
 
@@ -103,7 +104,7 @@ class Launched(Processes):
                 stderr=log,
                 start_new_session=True,  # a terminal's Ctrl-C must not reach it
             )
-            self._watched[RELAY] = (self._relay.pid, os.pidfd_open(self._relay.pid))
+            self._watched[RELAY] = (self._relay.pid, watched(self._relay.pid))
 
     def start_controller(self, address: str, ports: Ports | None = None) -> None:
         """Start the controller without waiting for it. `start` waits until it is ready.
@@ -119,7 +120,7 @@ class Launched(Processes):
         with interrupted_after():  # between the two, nobody would end the process
             self._cluster.start_controller_sync()
             pid = self._cluster.controller.process.pid
-            self._watched["controller"] = (pid, os.pidfd_open(pid))
+            self._watched["controller"] = (pid, watched(pid))
 
     def start_engines(self, n: int, variables: Mapping[str, str], command: Command, helped: bool = False) -> None:
         """Start mpiexec and the engines without waiting for them, before their devices are chosen.
@@ -144,7 +145,7 @@ class Launched(Processes):
         with interrupted_after():
             self._cluster.start_engines_sync(n)
             pid = self._cluster.engine_set.process.pid
-            self._watched["mpiexec"] = (pid, os.pidfd_open(pid))
+            self._watched["mpiexec"] = (pid, watched(pid))
 
     @contextlib.contextmanager
     def start(self, plan: Plan, command: Command, timeout: float, progress: Callable[[str], None]) -> Iterator[None]:
