@@ -151,3 +151,17 @@ def test_what_scikit_learn_warns_of_and_refuses() -> None:
         IsolationForest(contamination=0.6).fit(X)
     with pytest.raises(ValueError, match="must be larger or equal"):
         IsolationForest(n_estimators=3, warm_start=True).fit(X).set_params(n_estimators=2).fit(X)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_fit_that_fails_leaves_the_trees_of_the_one_before(warm_start: bool) -> None:
+    X = table()
+    model = IsolationForest(n_estimators=4, random_state=0, warm_start=warm_start).fit(X)
+    expected, names = model.score_samples(X), set(vars(model))
+    for n_estimators, rows, said in ((6, np.where(X[3, 1] == X, np.inf, X), "infinity"), (2, X, "larger or equal")):
+        if n_estimators > 2 or warm_start:
+            with pytest.raises(ValueError, match=said):
+                model.set_params(n_estimators=n_estimators).fit(rows)
+        assert (len(model.estimators_), len(model.estimators_features_)) == (4, 4)
+        assert set(vars(model)) == names
+        np.testing.assert_array_equal(model.score_samples(X), expected)

@@ -182,8 +182,14 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
             weights: Any = self._weights(sample_weight, X, only_non_negative=False)
             if isinstance(weights, ShardedArray):  # a rank has passed the weights of its own rows
                 weights = weights.gather()
-            with self._fitting(X):
-                self._grow(cluster, X, weights)
+            before = vars(self).copy()
+            try:
+                with self._fitting(X):
+                    self._grow(cluster, X, weights)
+            except Exception:  # the trees of an earlier fit stay
+                vars(self).clear()
+                vars(self).update(before)
+                raise
         return self
 
     def _grow(self, cluster: Ranks, X: Any, weights: npt.NDArray[Any] | None) -> None:
@@ -194,6 +200,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
         kept = list(getattr(self, "estimators_", [])) if self.warm_start else []
         most = {"max_samples": self.max_samples_, "max_depth": int(np.ceil(np.log2(max(self.max_samples_, 2))))}
         numbers = np.broadcast_to(np.arange(n)[:, np.newaxis], (n, d))
+        if kept:  # scikit-learn appends to the lists
+            self.estimators_, self.estimators_features_ = kept.copy(), list(self.estimators_features_)
         self._noting = _Noting if weights is None else _NotingWeights
         with ONE_AT_A_TIME:
             self._fit(numbers, values, **most, sample_weight=weights, check_input=False)

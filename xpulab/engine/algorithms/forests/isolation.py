@@ -40,5 +40,4 @@ def _percentile(
     depths = followed(task, data, forest, sent)
     scores = -np.exp2(-depths[:, 0] / unit) if unit else -np.full(len(depths), 0.5)
     every = task.comm.gather_blocks(scores)
-    found = None if every is None else np.array([np.percentile(every, share)])
-    return {"rows": data.n_own, "percentile": None if found is None else float(found[0])}
+    return {"rows": data.n_own, "percentile": None if every is None else float(np.percentile(every, share))}
