@@ -187,8 +187,8 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
                 with self._fitting(X):
                     self._grow(cluster, X, weights)
             except Exception:  # the trees of an earlier fit stay
-                vars(self).clear()
-                vars(self).update(before)
+                self.__dict__.clear()
+                self.__dict__.update(before)
                 raise
         return self
 
