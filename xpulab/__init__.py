@@ -68,7 +68,7 @@ _HOMES = {
     "to_sklearn": "xpulab.estimator.plain",
 }
 _MODULES = (
-    *("basic_statistics", "cluster", "covariance", "decomposition", "ensemble", "exceptions"),
+    *("basic_statistics", "cluster", "covariance", "decomposition", "discriminant_analysis", "ensemble", "exceptions"),
     *("feature_extraction", "impute"),
     *("linear_model", "metrics", "mixture", "model_selection", "naive_bayes", "neighbors", "preprocessing"),
     *("spmd", "torch"),

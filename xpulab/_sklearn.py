@@ -106,6 +106,16 @@ def class_weights(
     return totals.sum() / (len(totals) * totals) if balanced else compute(class_weight, classes=classes, y=classes)
 
 
+@functools.cache
+def divides_by_samples() -> bool:
+    """Return whether `LinearDiscriminantAnalysis` divides the scatter within classes by the number of rows, not less.
+
+    Since 1.9, it does. Before, it subtracted the number of classes from it.
+    """
+    kind = importlib.import_module("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
+    return bool(abs(kind().fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1]).coef_[0, 0] - 10.0) < 1.0)
+
+
 def dtype_of_naive_bayes(dtype: DTypeLike) -> DTypeLike:
     """Return the dtype of the fitted attributes of `GaussianNB` for rows of a dtype: up to 1.7, it is float64."""
     return dtype if hasattr(importlib.import_module("sklearn.naive_bayes"), "_find_matching_floating_dtype") else float

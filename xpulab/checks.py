@@ -57,6 +57,7 @@ TAKE_SPARSE = (
     "NearestNeighbors",
     "PoissonRegressor",
     "Ridge",
+    "RidgeClassifier",
     "StandardScaler(with_mean=False)",
     "TfidfTransformer",
     "TruncatedSVD",

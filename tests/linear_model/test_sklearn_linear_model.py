@@ -23,6 +23,7 @@ from xpulab.linear_model import (
     LogisticRegression,
     PoissonRegressor,
     Ridge,
+    RidgeClassifier,
     RidgeCV,
     TweedieRegressor,
 )
@@ -63,10 +64,11 @@ _checks = parametrize_with_checks(
         # The checks are about the interface. `test_logistic` runs with every solver, too.
         LogisticRegression(max_iter=1000),
         LogisticRegression(solver="newton-cholesky"),
+        RidgeClassifier(),
     ],
     expected_failed_checks=lambda estimator: (
         {"check_non_transformer_estimators_n_iter": "nothing is iterated, and n_iter_ is None"}
-        if type(estimator) is Ridge
+        if type(estimator) in (Ridge, RidgeClassifier)
         else {}
     ),
 )
@@ -77,8 +79,8 @@ def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-#: Solvers and penalties that raise an error; and models and functions of scikit-learn other than `LogisticRegression`.
-_OTHER_SOLVERS = "sag or liblinear or elastic_net or elasticnet_l1_ratio or logreg_l1 or solvers_multiclass_unpenalized"
+#: A solver that raises an error; and models and functions of scikit-learn other than `LogisticRegression`.
+_OTHER_SOLVERS = "liblinear"
 _OTHER_MODELS = "CV or _cv or path or test_n_iter or scores_attribute or l1_ratio_None or scoring_warns or get_default"
 _EVERY = "it compares all solvers, of which some are refused"
 _POSITIVE, _CSR, _YES = "positive=True takes dense rows", ("csr_matrix", "csr_array"), (True, False)
@@ -91,7 +93,7 @@ _COPY = "the input is never changed, copy_X=False or not"
         ("test_base", "LinearRegression", 19, _DENSE, {"test_inplace_data_preprocessing": _COPY}),
         (
             "test_ridge",
-            "LinearRegression Ridge",
+            "LinearRegression Ridge RidgeClassifier",
             70,
             f"not array_api and not cv and not CV and not test_ridge_regression and not ({_OTHERS} or ({_ALIKE}))",
             {
@@ -129,8 +131,6 @@ _COPY = "the input is never changed, copy_X=False or not"
                 "test_logistic_regression_class_weights": _EVERY,
                 "test_warm_start_converge_LR": _EVERY,
                 "test_check_solver_option": _EVERY,
-                "test_lr_penalty_l1ratio_incompatible": "the solver of the l1 penalty is refused",
-                "test_l1_ratio_non_elasticnet": "the solver of the l1 penalty is refused",
                 "test_logistic_regression_callback_fitted_estimator": "coefficients of iterations stay on the engines",
             },
         ),

@@ -85,7 +85,7 @@ def test_newton_s_method_goes_on_with_new_engines(losable: xpulab.XPUCluster) ->
 def test_a_long_record_is_cut_off(losable: xpulab.XPUCluster, stop: Callable[..., Any]) -> None:
     """The state is then that of an earlier iteration. The fit goes on from it with the same result."""
     expected, model = LogisticRegression().fit(X, Y), LogisticRegression()
-    with constants(losable, "xpulab.engine.algorithms.linear.solving", _MOST_KEPT=4000):
+    with constants(losable, "xpulab.engine.algorithms.linear.objective", _MOST_KEPT=4000):
         stop(model, 8, "interrupted in iteration")
     assert model.n_iter_ < 8
     np.testing.assert_array_equal(model.resume().coef_, expected.coef_)

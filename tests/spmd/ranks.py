@@ -8,6 +8,7 @@ import inspect
 import os
 import pickle
 import pkgutil
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import sklearn.cluster
 import sklearn.covariance
 import sklearn.decomposition
+import sklearn.discriminant_analysis
 import sklearn.ensemble
 import sklearn.feature_extraction.text
 import sklearn.impute
@@ -37,6 +39,7 @@ from xpulab.spmd import (
     cluster,
     covariance,
     decomposition,
+    discriminant_analysis,
     ensemble,
     feature_extraction,
     impute,
@@ -187,17 +190,37 @@ def logistic_regression() -> None:
     """Every class lives on one rank only."""
     order = np.argsort(LABELS, kind="stable")
     rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
-    for solver in ("lbfgs", "newton-cholesky"):
-        ours = linear_model.LogisticRegression(solver=solver, tol=1e-8, max_iter=1000).fit(
-            rows[MINE], labels[MINE], WEIGHTS[MINE]
-        )
-        theirs = sklearn.linear_model.LogisticRegression(solver=solver, tol=1e-8, max_iter=1000).fit(
-            rows, labels, WEIGHTS
-        )
+    for how in ({}, {"solver": "newton-cholesky"}, {"solver": "saga", "l1_ratio": 0.5}):
+        how |= {"penalty": "elasticnet"} if "l1_ratio" in how else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of the penalty, which l1_ratio says alone since 1.8
+            ours, theirs = (
+                module.LogisticRegression(**how, tol=1e-8, max_iter=1000).fit(*given)
+                for module, given in (
+                    (linear_model, (rows[MINE], labels[MINE], WEIGHTS[MINE])),
+                    (sklearn.linear_model, (rows, labels, WEIGHTS)),
+                )
+            )
         alike(ours.coef_, theirs.coef_, 1e-4, 1e-5)
         np.testing.assert_array_equal(ours.predict(rows[MINE]), theirs.predict(rows)[MINE])
         alike(ours.predict_proba(rows[MINE]), theirs.predict_proba(rows)[MINE], 1e-4, 1e-6)
         alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels))
+
+
+@check_on_several
+def least_squares_of_classes() -> None:
+    """Every class lives on one rank only."""
+    order = np.argsort(LABELS, kind="stable")
+    rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
+    ours = linear_model.RidgeClassifier(class_weight="balanced").fit(rows[MINE], labels[MINE], WEIGHTS[MINE])
+    theirs = sklearn.linear_model.RidgeClassifier(class_weight="balanced").fit(rows, labels, WEIGHTS)
+    alike(ours.coef_, theirs.coef_, 1e-4, 1e-6)
+    np.testing.assert_array_equal(ours.predict(rows[MINE]), theirs.predict(rows)[MINE])
+    alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels))
+    axes = discriminant_analysis.LinearDiscriminantAnalysis().fit(rows[MINE], labels[MINE])
+    plain = sklearn.discriminant_analysis.LinearDiscriminantAnalysis().fit(rows, labels)
+    alike(axes.predict_proba(rows[MINE]), plain.predict_proba(rows)[MINE], 1e-4, 1e-6)
+    alike(np.abs(axes.transform(rows[MINE])), np.abs(plain.transform(rows)[MINE]), 1e-4, 1e-5)
 
 
 @check_on_several

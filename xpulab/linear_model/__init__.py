@@ -8,6 +8,7 @@ from xpulab.linear_model._incremental import IncrementalLinearRegression, Increm
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._logistic import LogisticRegression
 from xpulab.linear_model._ridge import Ridge
+from xpulab.linear_model._ridge_classifier import RidgeClassifier
 from xpulab.linear_model._ridge_cv import RidgeCV
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "PoissonRegressor",
     "Ridge",
     "RidgeCV",
+    "RidgeClassifier",
     "TweedieRegressor",
 ]

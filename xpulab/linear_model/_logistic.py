@@ -11,27 +11,23 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
-from scipy import sparse
-from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context, balances_by_weight, class_weights
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
-from xpulab.estimator.columns import ScannedColumn
-from xpulab.estimator.labels import Labels, checked_labels, places_of
+from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.results_in_files import in_file
-from xpulab.estimator.rows import require_column_of_weights, require_weight
-from xpulab.estimator.sending import Result
-from xpulab.linear_model._fitted import require_few
+from xpulab.estimator.rows import require_weight
+from xpulab.linear_model._classifier import ProbableClassifier
+from xpulab.linear_model._fitted import MOST_SECOND, require_few
 from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
-from xpulab.sharing.answers import Agreement
 from xpulab.sharing.linear_models import Minimisation
 
 __all__ = ["LogisticRegression"]
 
-_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky")
+_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")
 _MORE = (
     "Please also refer to the documentation for alternative solver options:\n"
     "    https://scikit-learn.org/stable/modules/linear_model.html#logistic-regression"
@@ -63,7 +59,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
         raise _Checked
 
 
-class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegression):
+class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linear_model.LogisticRegression):
     """Classification by logistic regression on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
@@ -75,12 +71,15 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
     Parameters
     ----------
     penalty, l1_ratio, C : as in scikit-learn
-        The squared norm of the coefficients, or no penalty. L1 and elastic net raise an error: scikit-learn's own
-        estimator computes them, with ``solver="saga"``.
-    solver : {"lbfgs", "newton-cg", "newton-cholesky"}, default="lbfgs"
+        The squared norm of the coefficients, their l1 norm, both (elastic net), or no penalty. As in scikit-learn, the
+        l1 norm needs ``solver="saga"``.
+    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "saga"}, default="lbfgs"
         "newton-cholesky" computes all second derivatives. The number of features times the number of classes (1 for
         two classes) may be at most 1,500 for it. With a penalty, the number of rows counts if it is smaller than that
-        of features: an equation for each row and class gives the same steps. Other solvers raise an error.
+        of features: an equation for each row and class gives the same steps. "sag" and "saga" have scikit-learn's
+        penalties and none of its random steps: with the l1 norm, Newton's method and coordinate descent find the
+        optimum for a number of features times classes of up to 1,500, and L-BFGS-B for more [1]_; without it, these
+        solvers are "lbfgs". "liblinear" raises an error.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes.
     warm_start : bool, default=False
@@ -88,7 +87,8 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
     verbose : int, default=0
         Whether to print messages. Those of the Newton solvers appear after the fit.
     tol : float, default=1e-4
-        Tolerance of the solver's stopping rule, as in scikit-learn.
+        Tolerance of the solver's stopping rule, as in scikit-learn; of "sag" and "saga", that of "lbfgs": the largest
+        component of the gradient or, with the l1 norm, of the smallest subgradient.
     max_iter : int, default=100
         Largest number of iterations of the solver.
     fit_intercept : bool, default=True
@@ -112,11 +112,17 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
         Names of the columns; set only if the input has names, and all of them are strings.
     report_ : FitReport
         The work of each engine, and the seconds of each phase, in the last fit. Its iterations have the loss (with the
-        penalty) and the largest component of the gradient. The fit ends when this component is at most `tol`.
+        penalty) and the largest component of the (sub)gradient. The fit ends when this component is at most `tol`.
 
     See Also
     --------
     sklearn.linear_model.LogisticRegression : The same in one process.
+
+    References
+    ----------
+    .. [1] J. Friedman, T. Hastie, R. Tibshirani, "Regularization paths for generalized linear models via coordinate
+       descent", Journal of Statistical Software 33 (2010); J. D. Lee, Y. Sun, M. A. Saunders, "Proximal Newton-type
+       methods for minimizing composite functions", SIAM Journal on Optimization 24 (2014).
 
     Examples
     --------
@@ -131,13 +137,7 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
     _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
     _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
-    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
-    _computes_as: ClassVar[str] = "coef_"
-    _narrow: ClassVar[bool] = True
 
-    coef_: Any
-    intercept_: np.ndarray
-    classes_: np.ndarray
     n_iter_: np.ndarray
 
     _task: ClassVar[str] = "LogisticRegression.fit"
@@ -216,13 +216,17 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
         if self.solver not in _SOLVERS:
             raise ValueError(
-                f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}, with the l2 "
-                "penalty or none: choose one of these; for the l1 penalty and elastic net use "
-                "sklearn.linear_model.LogisticRegression(solver='saga')"
+                f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}: choose one "
+                "of these ('saga' for the l1 penalty), or use sklearn.linear_model.LogisticRegression"
             )
         some = {"class_weight": None, "verbose": 0, "warm_start": True}
         with ONE_AT_A_TIME, contextlib.suppress(_Checked):
             _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
+
+    def _share_of_l1(self) -> float:
+        """Return the share of the l1 norm in the penalty, which `penalty` says where it says anything."""
+        shares = {"l1": 1.0, "l2": 0.0, None: 0.0}
+        return shares.get(self.penalty, float(self.l1_ratio or 0.0))
 
     def _solving(self, X: Any, classes: np.ndarray) -> Minimisation:
         """Return how the loss is minimised, after checks of what depends on the rows."""
@@ -246,11 +250,17 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
                     "warm_start=True, X and y must have the features and classes of the previous fit"
                 )
             start = before
+        strength, share = 0.0 if self.penalty is None else 1 / float(self.C), self._share_of_l1()
+        solver = self.solver
+        if solver in ("sag", "saga"):
+            few = n_columns * d <= MOST_SECOND
+            solver = "lbfgs" if not strength * share else "l1-newton" if few else "l1-bounded"
         return Minimisation(
-            solver=self.solver,
+            solver=solver,
             start=start.ravel(order="F"),
             fit_intercept=bool(self.fit_intercept),
-            penalty=0.0 if self.penalty is None else 1 / float(self.C),
+            penalty=strength * (1 - share),
+            l1=strength * share,
             tol=float(self.tol),
             max_iter=int(self.max_iter),
             verbose=int(self.verbose),
@@ -270,85 +280,6 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
         self.coef_ = np.ascontiguousarray(table[:, :d])
         self.intercept_ = table[:, d].copy() if checked.solving.fit_intercept else np.zeros(n_columns, checked.X.dtype)
         self.n_iter_ = np.array([n_iter], np.int32)
-
-    def decision_function(
-        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
-    ) -> np.ndarray:
-        """Return the linear function of each row for each class.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes), float64 if X or the fit is
-            For two classes, a positive number stands for the second class.
-
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        NoClusterError
-            If no cluster is running.
-        ValueError
-            For input that scikit-learn rejects.
-        HandleError
-            If the rows of a `ShardedArray` are on another cluster, or were freed.
-        """
-        if out is not None:
-            return in_file(self.decision_function, X, out)
-        return self._predicted("decision_function", "decision", X)
-
-    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
-        """Return the label of the most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), of the dtype of `classes_`
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`.
-        """
-        if out is not None:
-            return in_file(self.predict, X, out)
-        codes = self._predicted("predict", "label", X)
-        return self.classes_[codes]
-
-    def predict_proba(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
-        """Return the probability of each class for each row.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`.
-        """
-        if out is not None:
-            return in_file(self.predict_proba, X, out)
-        return self._predicted("predict_proba", "proba", X)
 
     def predict_log_proba(
         self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
@@ -374,73 +305,3 @@ class LogisticRegression(MinimisedFit[_Input], sklearn.linear_model.LogisticRegr
         if out is not None:
             return in_file(self.predict_log_proba, X, out)
         return self._predicted("predict_log_proba", "log_proba", X)
-
-    def _predicted(self, method: str, kind: str, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        coef, intercept = self._columns()
-        if kind == "label":
-            result = Result(None, np.int64)
-        else:
-            n_columns = len(self.classes_) if "proba" in kind else len(coef)
-            result = Result(None if n_columns == 1 else n_columns, X.dtype)
-        self._ask(
-            cluster, method, "LogisticRegression.predict", X, result=result, coef=coef, intercept=intercept, kind=kind
-        )
-        return result.value
-
-    def score(self, X: npt.ArrayLike | ShardedArray, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
-        """Return the share of the rows whose label is predicted correctly.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        y : array-like or ShardedArray of shape (n_samples,)
-            Labels. A prediction counts as wrong for a label that is not in `classes_`.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
-
-        Returns
-        -------
-        float
-            The same as `sklearn.metrics.accuracy_score`. The engines return only sums.
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`; ValueError also for labels that are strings where the classes are numbers.
-        ZeroDivisionError
-            If the weights add up to zero.
-        """
-        check_is_fitted(self)
-        require_column_of_weights(sample_weight, "accuracy_score")
-        cluster = self._cluster()
-        rows: Any = self._checked(cluster, X, reset=False)
-        y = checked_labels(self, cluster, y, rows)
-        known = None
-        if isinstance(y, ScannedColumn) and self.classes_.dtype.kind in "iuf" and y.rounds(self.classes_):
-            y = y.gather()
-        if isinstance(y, ShardedArray):
-            known = y.code(self.classes_)
-        else:
-            y = places_of(y, self.classes_)
-        coef, intercept = self._columns()
-        sums: Agreement = self._ask(
-            cluster,
-            "score",
-            "LogisticRegression.score",
-            rows,
-            y=y,
-            sample_weight=self._weights(sample_weight, rows, only_non_negative=False),
-            classes=known,
-            coef=coef,
-            intercept=intercept,
-        ).results[0]
-        require_weight(sums["weight"])
-        return float(sums["equal"] / sums["weight"])
-
-    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return coefficients (n_columns, n_features) and intercepts (n_columns,), dense and in float64."""
-        coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
-        return np.atleast_2d(coef).astype(np.float64), np.atleast_1d(self.intercept_).astype(np.float64)

@@ -19,8 +19,9 @@ from xpulab.linear_model._fitted import non_negative, shortest
 from xpulab.linear_model._linear import way_taken
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.report.rendering import format_size
+from xpulab.sharing.linear_models import OfClasses
 
-__all__ = ["Ridge", "penalties_of"]
+__all__ = ["Ridge", "RidgeFit", "penalties_of"]
 
 
 def penalties_of(alpha: Any, n_targets: int, dtype: Any) -> np.ndarray:
@@ -40,7 +41,96 @@ def penalties_of(alpha: Any, n_targets: int, dtype: Any) -> np.ndarray:
     return np.broadcast_to(alphas, n_targets).copy()
 
 
-class Ridge(LinearProxy, sklearn.linear_model.Ridge):
+class RidgeFit(LinearProxy):
+    """Base of estimators that compute the coefficients of `Ridge`, and have its parameters."""
+
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
+
+    alpha: Any
+    positive: bool
+    solver: str
+
+    def _solved(
+        self, cluster: Ranks, X: Any, y: Any, weights: Any, n_targets: int, of_classes: OfClasses | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return coefficients (n_features, n_targets) and the means of columns and targets; set `solver_`, `n_iter_`.
+
+        With `of_classes`, y has labels, each of which stands for `n_targets` targets.
+        """
+        penalties = penalties_of(self.alpha, n_targets, X.dtype)
+        if is_sparse(X):
+            return self._solved_sparse(cluster, X, y, weights, penalties, of_classes)
+        # Without a penalty, singular values that differ from 0 only by rounding must count as zero.
+        cutoff = X.shape[1] * np.finfo(np.float64).eps if penalties.min() == 0 else 0.0
+        answer = self._ask(
+            cluster,
+            "fit",
+            "least_squares",
+            X,
+            y=y,
+            sample_weight=weights,
+            centre=bool(self.fit_intercept),
+            penalties=np.zeros(n_targets) if self.positive else penalties,
+            cutoff=cutoff,
+            refine=not self.positive,
+            exact=self.solver == "svd",
+            of_classes=of_classes,
+        )
+        found = answer.results[0]["solution"]
+        self.report_.notes.append(way_taken(found))
+        coef, triangle, rotated = found["coef"], found["triangle"], found["rotated"]
+        if self.positive:
+            coef = non_negative(triangle, rotated, penalties)
+        elif coef is None:
+            coef, _, _ = shortest(triangle, rotated, penalties, cutoff)
+        self.n_iter_ = None
+        named = {"auto": "lbfgs" if self.positive else "cholesky"}.get(self.solver, self.solver)
+        self.solver_ = "svd" if named == "cholesky" and (found["coef"] is None or found["exact"]) else named
+        return coef, found["mean"], found["target_mean"]
+
+    def _solved_sparse(
+        self, cluster: Ranks, X: Any, y: Any, weights: Any, penalties: np.ndarray, of_classes: OfClasses | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Fit sparse rows, by conjugate gradients up to rounding, as no solver of scikit-learn does."""
+        if self.positive:
+            size = format_size(X.shape[0] * X.shape[1] * X.dtype.itemsize)
+            raise TypeError(f"positive=True was given with sparse rows, and it takes dense rows, which take {size}")
+        found = self._ask(
+            cluster,
+            "fit",
+            "sparse_least_squares",
+            X,
+            y=y,
+            sample_weight=weights,
+            centre=bool(self.fit_intercept),
+            penalties=penalties,
+            of_classes=of_classes,
+            finish=lambda answer: answer.results[0]["converged"],
+        ).results[0]
+        if not found["converged"]:
+            warnings.warn(
+                f"{type(self).__name__}.fit of sparse rows has not converged; increase alpha, or scale the columns "
+                "with MaxAbsScaler",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        self.n_iter_ = None
+        self.solver_ = "sparse_cg" if self.solver == "auto" else self.solver
+        return found["coef"], found["mean"], found["target_mean"]
+
+    def _check_solver(self) -> None:
+        """Raise scikit-learn's errors about the solver."""
+        if self.positive and self.solver not in ("auto", "lbfgs"):
+            raise ValueError(
+                f"solver='{self.solver}' does not support positive fitting. Please set the solver to 'auto' or "
+                "'lbfgs', or set `positive=False`"
+            )
+        if self.solver == "lbfgs" and not self.positive:
+            raise ValueError("'lbfgs' solver can be used only when positive=True. Please use another solver.")
+
+
+class Ridge(RidgeFit, sklearn.linear_model.Ridge):
     """Least squares with a penalty on squared coefficients, on every device of the active cluster.
 
     Parameters and attributes are those of `sklearn.linear_model.Ridge`, for any number of engines. Every solver
@@ -100,9 +190,6 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
     array([0.66666667])
     """
 
-    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
-    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
-
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> Ridge:
         """Fit the model.
@@ -139,77 +226,8 @@ class Ridge(LinearProxy, sklearn.linear_model.Ridge):
         cluster = current_ranks()
         X, y, weights = self._read(cluster, X, y, sample_weight)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
-        penalties = penalties_of(self.alpha, n_targets, X.dtype)
-        if is_sparse(X):
-            return self._fit_sparse(cluster, X, y, weights, penalties)
-        # Without a penalty, singular values that differ from 0 only by rounding must count as zero.
-        cutoff = X.shape[1] * np.finfo(np.float64).eps if penalties.min() == 0 else 0.0
         with self._fitting(X, weights):
-            answer = self._ask(
-                cluster,
-                "fit",
-                "least_squares",
-                X,
-                y=y,
-                sample_weight=weights,
-                centre=bool(self.fit_intercept),
-                penalties=np.zeros(n_targets) if self.positive else penalties,
-                cutoff=cutoff,
-                refine=not self.positive,
-                exact=self.solver == "svd",
-            )
-            found = answer.results[0]["solution"]
-            self.report_.notes.append(way_taken(found))
-            coef, triangle, rotated = found["coef"], found["triangle"], found["rotated"]
-            if self.positive:
-                coef = non_negative(triangle, rotated, penalties)
-            elif coef is None:
-                coef, _, _ = shortest(triangle, rotated, penalties, cutoff)
-            self._set_line(coef, found["mean"], found["target_mean"], y, X.dtype)
+            self._set_line(*self._solved(cluster, X, y, weights, n_targets), y, X.dtype)
             if n_targets == 1:
                 self.coef_ = np.ravel(self.coef_)
-            self.n_iter_ = None
-            named = {"auto": "lbfgs" if self.positive else "cholesky"}.get(self.solver, self.solver)
-            self.solver_ = "svd" if named == "cholesky" and (found["coef"] is None or found["exact"]) else named
         return self
-
-    def _fit_sparse(self, cluster: Ranks, X: Any, y: Any, weights: np.ndarray | None, penalties: np.ndarray) -> Ridge:
-        """Fit sparse rows, by conjugate gradients up to rounding, as no solver of scikit-learn does."""
-        if self.positive:
-            size = format_size(X.shape[0] * X.shape[1] * X.dtype.itemsize)
-            raise TypeError(f"positive=True was given with sparse rows, and it takes dense rows, which take {size}")
-        with self._fitting(X, weights):
-            found = self._ask(
-                cluster,
-                "fit",
-                "sparse_least_squares",
-                X,
-                y=y,
-                sample_weight=weights,
-                centre=bool(self.fit_intercept),
-                penalties=penalties,
-                finish=lambda answer: answer.results[0]["converged"],
-            ).results[0]
-            if not found["converged"]:
-                warnings.warn(
-                    "Ridge.fit of sparse rows has not converged; increase alpha, or scale the columns with "
-                    "MaxAbsScaler",
-                    ConvergenceWarning,
-                    stacklevel=4,
-                )
-            self._set_line(found["coef"], found["mean"], found["target_mean"], y, X.dtype)
-            if y.ndim == 1 or y.shape[1] == 1:
-                self.coef_ = np.ravel(self.coef_)
-            self.n_iter_ = None
-            self.solver_ = "sparse_cg" if self.solver == "auto" else self.solver
-        return self
-
-    def _check_solver(self) -> None:
-        """Raise scikit-learn's errors about the solver."""
-        if self.positive and self.solver not in ("auto", "lbfgs"):
-            raise ValueError(
-                f"solver='{self.solver}' does not support positive fitting. Please set the solver to 'auto' or "
-                "'lbfgs', or set `positive=False`"
-            )
-        if self.solver == "lbfgs" and not self.positive:
-            raise ValueError("'lbfgs' solver can be used only when positive=True. Please use another solver.")

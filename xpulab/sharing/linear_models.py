@@ -11,7 +11,17 @@ import numpy.typing as npt
 
 from xpulab.sharing.answers import OwnRows
 
-__all__ = ["Deviances", "Distribution", "Minimisation", "Minimised", "Solution", "State"]
+__all__ = [
+    "Deviances",
+    "Distribution",
+    "Minimisation",
+    "Minimised",
+    "OfClasses",
+    "Scatter",
+    "ScatterOfClasses",
+    "Solution",
+    "State",
+]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -36,17 +46,37 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class OfClasses:
+    """What the label of a row stands for.
+
+    Attributes
+    ----------
+    known : numpy.ndarray of shape (n_classes,) or None
+        The labels in ascending order; None if the numbers of the classes are given in their place.
+    targets : numpy.ndarray of shape (n_classes, n_targets)
+        The targets of a row of each class.
+    weights : numpy.ndarray of shape (n_classes,) or None
+        By which the weight of a row of each class is multiplied.
+    """
+
+    known: npt.NDArray[Any] | None
+    targets: _Floats
+    weights: _Floats | None = None
+
+
+@dataclass(frozen=True)
 class Minimisation:
     """How a solver minimises a loss.
 
     Attributes
     ----------
-    solver : {"lbfgs", "newton-cg", "newton-cholesky"}
+    solver : {"lbfgs", "newton-cg", "newton-cholesky", "l1-newton", "l1-bounded"}
     start : numpy.ndarray or None
         First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets.
     fit_intercept : bool
-    penalty : float
-        Factor of half the squared norm of the coefficients, beside the mean loss or, of logistic regression, the sum.
+    penalty, l1 : float
+        Factors of half the squared norm of the coefficients, and of their l1 norm, which only the solvers with "l1" in
+        their name take, beside the mean loss or, of logistic regression, the sum.
     tol : float
     max_iter, verbose : int
     """
@@ -58,6 +88,36 @@ class Minimisation:
     tol: float
     max_iter: int
     verbose: int
+    l1: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """How rows are scattered about their mean, and about the means of their classes; all arrays are float64.
+
+    Attributes
+    ----------
+    weight : float
+        Sum of the weights.
+    means : numpy.ndarray of shape (n_classes, n_features)
+        Weighted means of the columns in each class.
+    within, total : numpy.ndarray of shape (n_features, n_features) or (k, n_features)
+        Weighted sums of the products of the columns minus the means of the row's class, or of all rows; or, with
+        `roots`, matrices whose products with their own transpose these sums are.
+    roots : bool
+    """
+
+    weight: float
+    means: _Floats
+    within: _Floats
+    total: _Floats
+    roots: bool
+
+
+class ScatterOfClasses(OwnRows, total=False):
+    """Of "discriminant.scatter", on rank 0."""
+
+    scatter: Scatter
 
 
 class State(TypedDict):

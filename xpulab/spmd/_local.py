@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
+import xpulab.libraries.loaded  # noqa: F401 -- before all modules that import dpctl
 from xpulab.checks import check_array
 from xpulab.data import Holder, ShardedArray
 from xpulab.engine.dataset import PassedRows

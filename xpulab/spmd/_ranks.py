@@ -24,7 +24,7 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 import xpulab.engine.algorithms
-import xpulab.spmd._load  # noqa: F401 -- before all modules that import dpctl
+import xpulab.libraries.loaded  # noqa: F401 -- before all modules that import dpctl
 from xpulab.calls import interruptible
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import in_place_of_cluster

@@ -17,6 +17,7 @@ from xpulab.engine.algorithms.linear.least_squares import least_squares
 from xpulab.engine.algorithms.linear.leave_one_out import leave_one_out
 from xpulab.engine.algorithms.linear.loss_problem import Problem
 from xpulab.engine.algorithms.linear.losses import Classes
+from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
@@ -111,17 +112,17 @@ def classes(k: int) -> np.ndarray:
 
 
 @pytest.fixture
-def objective(task: Task, given: Callable[..., Data]) -> Callable[..., solving.Objective]:
-    def make(k: int, strength: float) -> solving.Objective:
+def objective(task: Task, given: Callable[..., Data]) -> Callable[..., Objective]:
+    def make(k: int, strength: float) -> Objective:
         data = given(X, WEIGHTS, classes(k))
         assert data.targets is not None
         problem = Problem(task, data.rows, data.targets, Classes(k), True)
-        return solving.Objective(problem, strength, None, lambda state: None)
+        return Objective(problem, strength, 0.0, None, lambda state: None)
 
     return make
 
 
-def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..., solving.Objective]) -> None:
+def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..., Objective]) -> None:
     """After rows with NaN, scikit-learn's Newton solver goes on with them for ten thousands of evaluations."""
     found: Any = objective(2, 0.3)
     found.problem = SimpleNamespace()  # which answers nothing
@@ -132,7 +133,7 @@ def test_no_rank_is_asked_about_coefficients_that_are_nan(objective: Callable[..
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_losses_and_their_derivatives(objective: Callable[..., solving.Objective], k: int) -> None:
+def test_losses_and_their_derivatives(objective: Callable[..., Objective], k: int) -> None:
     found, columns, codes = objective(k, 0.3), 1 if k == 2 else k, classes(k).astype(int)
     point = RNG.normal(size=columns * 6) / 10
 
@@ -159,7 +160,7 @@ def test_losses_and_their_derivatives(objective: Callable[..., solving.Objective
 
 @pytest.mark.parametrize(("k", "solver"), [(2, "lbfgs"), (4, "lbfgs"), (4, "newton-cg"), (2, "newton-cholesky")])
 def test_solvers_find_the_coefficients_of_scikit_learn(
-    objective: Callable[..., solving.Objective], k: int, solver: str
+    objective: Callable[..., Objective], k: int, solver: str
 ) -> None:
     strength = 1 / WEIGHTS.sum()  # C=1
     made = objective(k, strength)

@@ -9,7 +9,7 @@ import pytest
 
 from xpulab.engine.algorithms.linear.loss_problem import Problem
 from xpulab.engine.algorithms.linear.losses import Classes
-from xpulab.engine.algorithms.linear.solving import Objective
+from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.engine.algorithms.linear.wide_losses import WideProblem, wide_problem
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
@@ -40,7 +40,7 @@ def test_the_step_solves_the_equations_of_all_columns(
     point = np.column_stack([table, np.ones(columns)][: 1 + fit_intercept]).ravel(order="F")
     steps = []
     for problem in (plain, wide):
-        objective = Objective(problem, 0.1, None, lambda state: None)
+        objective = Objective(problem, 0.1, 0.0, None, lambda state: None)
         gradient = objective.gradient(point)
         if isinstance(problem, WideProblem):
             reduced = problem.reduced(objective, point, gradient)

@@ -59,7 +59,7 @@ def _fit(
         start = np.zeros(rows.n_features + solving.fit_intercept)
         start[rows.n_features :] = loss.raw(total / problem.weight)
         solving = replace(solving, start=start)
-    return minimised(task, problem, solving.penalty, solving, checkpoint, resume)
+    return minimised(task, problem, 1.0, solving, checkpoint, resume)
 
 
 @task("GeneralizedLinear.predict")

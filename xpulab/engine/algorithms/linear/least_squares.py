@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.linear.of_classes import data_of_classes
 from xpulab.engine.algorithms.linear.sparse_least_squares import sparse_score
 from xpulab.engine.algorithms.linear.wide import by_rows
 from xpulab.engine.algorithms.passes import any_data, moments, products, rough_mean, whole_rows
@@ -35,6 +36,7 @@ from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.scaling import centred
 from xpulab.kernels.streamed import changed, parts_of
 from xpulab.sharing.answers import OwnRows, Products
+from xpulab.sharing.linear_models import OfClasses
 from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["Solution", "least_squares"]
@@ -270,9 +272,10 @@ def _least_squares(
     cutoff: float,
     refine: bool = True,
     exact: bool = False,
+    of_classes: OfClasses | None = None,
 ) -> dict[str, Any]:
     """Return the `Solution` of all targets, from rank 0."""
-    data = Data(task, source, weights, targets)
+    data = data_of_classes(task, source, weights, targets, of_classes)
     solution = least_squares(task, data, centre, penalties, cutoff, refine, exact)
     return {"rows": data.n_own, **({"solution": vars(solution)} if task.comm.rank == 0 else {})}
 

@@ -51,7 +51,7 @@ def _fit(
             rows = kernels_for(rows).weighted(rows, of_classes * rows.weights_on_cpu())
         codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
     problem = problem_of(task, rows, codes, Classes(n_classes), solving.fit_intercept)
-    return minimised(task, problem, solving.penalty / problem.weight, solving, checkpoint, resume)
+    return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
 
 
 @task("LogisticRegression.predict")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xpulab.engine.algorithms.passes import any_data
+from xpulab.engine.algorithms.linear.of_classes import any_data_of_classes
 from xpulab.engine.dataset import PassedRows, on_host
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
@@ -21,6 +21,7 @@ from xpulab.kernels.kmeans.sparse_rows import SparseRows, stored_values
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.sparse_products import HostMatrix
 from xpulab.sharing.answers import SparseSolution
+from xpulab.sharing.linear_models import OfClasses
 from xpulab.sharing.sources import SharedArray, Source
 
 __all__ = ["sparse_score"]
@@ -61,13 +62,14 @@ def _least_squares(
     targets: Source,
     centre: bool,
     penalties: np.ndarray,
+    of_classes: OfClasses | None = None,
 ) -> SparseSolution:
     """Return coefficients (n_features, n_targets), means of columns and targets, and whether the iterations converged.
 
     If columns are of very different sizes, gradients are divided by the diagonal of the normal equations. Otherwise,
     and without a penalty, they are not: of solutions that are equally good up to rounding, this gives the least one.
     """
-    rows, given = any_data(task, source, weights, targets)
+    rows, given = any_data_of_classes(task, source, weights, targets, of_classes)
     assert isinstance(rows, SparseRows)
     matrix, y, weight = HostMatrix(rows), on_host(given, np.float64), rows.weights_on_cpu()
     mean, target_mean, total = _means(task, matrix, weight, y, centre)

@@ -1,0 +1,336 @@
+"""`LinearDiscriminantAnalysis`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import sklearn.discriminant_analysis
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab._sklearn import _fit_context, divides_by_samples
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.labels import Labels, checked_labels
+from xpulab.estimator.proxy import TransformerProxy
+from xpulab.estimator.results_in_files import in_file
+from xpulab.linear_model._classifier import ProbableClassifier
+from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses
+
+__all__ = ["LinearDiscriminantAnalysis"]
+
+_SMALL_TOL = 1e-6  # of singular values, which those of products of columns do not reach
+_Floats = npt.NDArray[np.float64]
+
+
+class LinearDiscriminantAnalysis(
+    ProbableClassifier, TransformerProxy, sklearn.discriminant_analysis.LinearDiscriminantAnalysis
+):
+    """Classification by normal distributions of one covariance, and the axes between classes, on every device.
+
+    Parameters, attributes and results are those of `sklearn.discriminant_analysis.LinearDiscriminantAnalysis`, for any
+    number of engines; the signs of axes may be others. A fit needs one pass over the rows, for the products of columns
+    and classes; with `priors` and a covariance, one more. Of more columns than rows, and for a small `tol`, a QR
+    factorization of the rows takes the place of the products.
+
+    Parameters
+    ----------
+    solver : {"svd", "lsqr", "eigen"}, default="svd"
+        As in scikit-learn: "lsqr" has no `transform`, and "svd" no shrinkage.
+    shrinkage : float or None, default=None
+        Share of the scaled identity in the covariance, with "lsqr" and "eigen". "auto" raises an error:
+        scikit-learn's own estimator computes it.
+    priors : array-like of shape (n_classes,), optional
+        Probabilities of the classes; by default their shares of the rows.
+    n_components : int, optional
+        Number of axes of `transform`; by default, and at most, the smaller of n_classes - 1 and n_features.
+    store_covariance : bool, default=False
+        Whether "svd" computes `covariance_`, too.
+    tol : float, default=1e-4
+        Singular values up to `tol` count as zero, with "svd".
+    covariance_estimator : None
+        Any other value raises an error: scikit-learn's own estimator takes one.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients of the columns.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Constant terms.
+    covariance_ : ndarray of shape (n_features, n_features)
+        Covariance within the classes, weighted by their probabilities; only if it was computed.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Share of each axis in the variance between the classes; not with "lsqr".
+    means_ : ndarray of shape (n_classes, n_features)
+        Means of the columns in each class.
+    priors_ : ndarray of shape (n_classes,)
+        Probabilities of the classes.
+    scalings_ : ndarray of shape (n_features, n_axes)
+        The axes, scaled to a variance of 1 within the classes; not with "lsqr".
+    xbar_ : ndarray of shape (n_features,)
+        Mean of the columns, with "svd".
+    classes_ : ndarray of shape (n_classes,)
+        The labels, in ascending order.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit.
+
+    See Also
+    --------
+    sklearn.discriminant_analysis.LinearDiscriminantAnalysis : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.discriminant_analysis import LinearDiscriminantAnalysis
+    >>> X = [[-1.0, -1.0], [-2.0, -1.0], [-3.0, -2.0], [1.0, 1.0], [2.0, 1.0], [3.0, 2.0]]
+    >>> with xpulab.XPUCluster(n=2):
+    ...     LinearDiscriminantAnalysis().fit(X, ["a", "a", "a", "b", "b", "b"]).predict([[-0.8, -1.0]])
+    array(['a'], dtype='<U1')
+    """
+
+    _computes_as: ClassVar[str] = "coef_"
+
+    priors_: npt.NDArray[Any]
+    means_: npt.NDArray[Any]
+    scalings_: npt.NDArray[Any]
+    xbar_: npt.NDArray[Any]
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: Any) -> LinearDiscriminantAnalysis:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
+            engines themselves.
+        y : array-like or ShardedArray of shape (n_samples,)
+            Labels: numbers or strings in an array, numbers in a handle.
+
+        Returns
+        -------
+        LinearDiscriminantAnalysis
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError, NotImplementedError
+            For input and parameters that scikit-learn rejects, for ``shrinkage="auto"`` and a `covariance_estimator`,
+            and for sparse matrices. No rows have been sent.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        EngineError, EngineLostError
+            If an engine raised an exception, or ended.
+        KeyboardInterrupt
+            If the user interrupted the fit; nothing was fitted.
+        """
+        self._check_shrinkage()
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True, ensure_min_samples=2)
+        y = checked_labels(self, cluster, y, rows)
+        labels = Labels.of(self, cluster, y, None)
+        n_classes, n_samples = len(labels.classes), rows.shape[0]
+        if n_classes == n_samples:
+            raise ValueError("The number of samples must be more than the number of classes.")
+        priors = self._checked_priors(labels, rows.dtype)
+        most = min(n_classes - 1, rows.shape[1])
+        if self.n_components is not None and self.n_components > most:
+            raise ValueError("n_components cannot be larger than min(n_features, n_classes - 1).")
+        with self._fitting(rows, None):
+            by_priors = priors.astype(np.float64) * n_samples / labels.totals
+            evenly = bool(np.allclose(by_priors, 1.0))
+            plain = weighted = None
+            if self.solver != "lsqr" or evenly:
+                plain = self._scatter(cluster, rows, labels, None)
+            if self.solver != "svd" or self.store_covariance:
+                weighted = plain if evenly else self._scatter(cluster, rows, labels, by_priors)
+            self.classes_, self.priors_ = labels.classes, priors
+            self._max_components = self._n_features_out = most if self.n_components is None else self.n_components
+            self._solve(plain, weighted, n_samples, rows.dtype)
+        return self
+
+    def _check_shrinkage(self) -> None:
+        """Raise scikit-learn's errors about parameters that do not fit together, and ours."""
+        if self.solver == "svd" and self.shrinkage is not None:
+            raise NotImplementedError("shrinkage not supported with 'svd' solver.")
+        if self.solver == "svd" and self.covariance_estimator is not None:
+            raise ValueError("covariance estimator is not supported with svd solver. Try another solver")
+        if self.shrinkage is not None and self.covariance_estimator is not None:
+            raise ValueError(
+                "covariance_estimator and shrinkage parameters are not None. Only one of the two can be set."
+            )
+        for name, computed in (("shrinkage", "None or a number from 0 to 1"), ("covariance_estimator", "None")):
+            if (given := getattr(self, name)) is not None and not isinstance(given, numbers.Real):
+                raise ValueError(
+                    f"{name}={given!r} was given; the engines compute {computed}: choose that, or use "
+                    "sklearn.discriminant_analysis.LinearDiscriminantAnalysis"
+                )
+
+    def _checked_priors(self, labels: Labels, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the probabilities of the classes; raise and warn as scikit-learn does."""
+        if self.priors is None:
+            return (labels.totals / labels.totals.sum()).astype(dtype)
+        priors = np.asarray(self.priors, dtype=dtype)
+        if (priors < 0).any():
+            raise ValueError("priors must be non-negative")
+        if priors.shape != labels.classes.shape:
+            raise ValueError(
+                f"priors has the shape {priors.shape}; expected {labels.classes.shape}, one for each class"
+            )
+        if abs(priors.sum() - 1.0) > 1e-5:
+            warnings.warn("The priors do not sum to 1. Renormalizing", UserWarning, stacklevel=4)
+            priors = priors / priors.sum()
+        return priors
+
+    def _scatter(self, cluster: Ranks, rows: Any, labels: Labels, by_class: _Floats | None) -> Scatter:
+        """Return the scatter of the rows, with a weight for the rows of each class."""
+        found: ScatterOfClasses = self._ask(
+            cluster,
+            "fit",
+            "discriminant.scatter",
+            rows,
+            y=labels.targets,
+            of_classes=OfClasses(labels.known, np.eye(len(labels.classes)), by_class),
+            exact=self.solver == "svd" and self.tol < _SMALL_TOL,
+        ).results[0]
+        return found["scatter"]
+
+    def _solve(self, plain: Scatter | None, weighted: Scatter | None, n_samples: int, dtype: np.dtype[Any]) -> None:
+        """Compute the fitted attributes as scikit-learn does, in float64, and set them in its dtypes."""
+        scatter = weighted if plain is None else plain
+        assert scatter is not None
+        means, priors = scatter.means, self.priors_.astype(np.float64)
+        self.means_ = means.astype(dtype)
+        if weighted is not None:
+            within = self._shrunk(_product(weighted.within, weighted.roots) / weighted.weight)
+            self.covariance_ = within
+        if self.solver == "svd":
+            middle = priors @ means
+            self.xbar_ = middle.astype(dtype)
+            axes = self._axes_of_svd(scatter, means - middle, priors, n_samples)
+            along = (means - middle) @ axes
+            coef = along @ axes.T
+            intercept = np.log(priors) - 0.5 * np.square(along).sum(axis=1) - coef @ middle
+            self.scalings_ = axes.astype(dtype)
+        elif self.solver == "lsqr":
+            coef = scipy.linalg.lstsq(within, means.T)[0].T
+            intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
+        else:
+            between = self._shrunk(_product(scatter.total, scatter.roots) / scatter.weight) - within
+            values, axes = scipy.linalg.eigh(between, within)
+            values, axes = values[::-1], axes[:, ::-1]
+            self.explained_variance_ratio_ = (values / values.sum())[: self._max_components]
+            coef = means @ axes @ axes.T
+            intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
+            self.scalings_ = axes
+        if len(self.classes_) == 2:  # one function says which of two classes
+            coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+        kept = dtype if self.solver == "svd" or len(self.classes_) == 2 else np.dtype(np.float64)
+        self.coef_, self.intercept_ = np.ascontiguousarray(coef.astype(kept)), intercept.astype(kept)
+
+    def _axes_of_svd(self, scatter: Scatter, away: _Floats, priors: _Floats, n_samples: int) -> _Floats:
+        """Return the axes (n_features, n_axes) on which the classes have a variance of 1, and differ most."""
+        n_classes = len(priors)
+        share = 1 / (n_samples if divides_by_samples() else n_samples - n_classes)
+        squares = np.square(scatter.within).sum(axis=0) if scatter.roots else scatter.within.diagonal()
+        std = np.sqrt(np.maximum(squares, 0.0) / n_samples)
+        std[std == 0] = 1.0
+        if scatter.roots:
+            _, sizes, turned = scipy.linalg.svd(np.sqrt(share) * scatter.within / std, full_matrices=False)
+        else:
+            values, vectors = np.linalg.eigh(share * scatter.within / np.outer(std, std))
+            sizes, turned = np.sqrt(np.maximum(values[::-1], 0.0)), vectors.T[::-1]
+        rank = int((sizes > self.tol).sum())
+        axes: _Floats = (turned[:rank] / std).T / sizes[:rank]
+        between = np.sqrt(n_samples * priors / max(n_classes - 1, 1))[:, None] * away
+        _, sizes, turned = scipy.linalg.svd(between @ axes, full_matrices=False)
+        ratios = np.square(sizes) / np.square(sizes).sum() if self._max_components else np.empty(0)
+        self.explained_variance_ratio_ = ratios[: self._max_components].astype(self.means_.dtype)
+        rank = int((sizes > self.tol * sizes[:1]).sum())
+        return axes @ turned[:rank].T
+
+    def _shrunk(self, covariance: _Floats) -> _Floats:
+        """Return the covariance with its share of the identity."""
+        if self.shrinkage is None:
+            return covariance
+        n = len(covariance)
+        return (1 - self.shrinkage) * covariance + self.shrinkage * (np.trace(covariance) / n) * np.eye(n)
+
+    def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
+        """Project rows on the axes between the classes.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray or ShardedArray of shape (n_samples, n_components), float64 if X or the fit is
+            A handle if X is a handle; no rows move.
+
+        Raises
+        ------
+        NotImplementedError
+            With the solver "lsqr", which has no axes.
+        NotFittedError
+            If the estimator is not fitted.
+        NoClusterError
+            If no cluster is running.
+        ValueError
+            For input that scikit-learn rejects.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        """
+        if self.solver == "lsqr":
+            raise NotImplementedError("transform not implemented for 'lsqr' solver (use 'svd' or 'eigen').")
+        if out is not None:
+            return in_file(self.transform, X, out)
+        check_is_fitted(self)
+        axes = np.asarray(self.scalings_, np.float64)[:, : self._max_components]
+        middle = np.asarray(self.xbar_, np.float64) if self.solver == "svd" else None
+        return self._transformed("transform", "project", X, axes.shape[1], matrix=axes, shift=middle)
+
+    def predict_log_proba(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return the logarithm of each class's probability, of the smallest normal number where it is zero.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`.
+        """
+        if out is not None:
+            return in_file(self.predict_log_proba, X, out)
+        chances = self._predicted("predict_log_proba", "proba", X)
+        return np.log(np.where(chances == 0, np.finfo(chances.dtype).smallest_normal, chances))
+
+
+def _product(scatter: _Floats, is_root: bool) -> _Floats:
+    return scatter.T @ scatter if is_root else scatter

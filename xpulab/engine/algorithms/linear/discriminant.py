@@ -1,0 +1,78 @@
+"""Means of classes, and the spread of rows about them, from the products of columns and classes over all ranks.
+
+A column for each class, of ones and zeros, is a target of the rows. The products of the centred columns and targets are
+the differences of the means of the classes from that of all rows, times the weights of the classes. What the products
+of the columns have beside these means is the spread within the classes. Where the products are not exact enough, the
+triangle of a QR decomposition of the rows takes their place, from which the classes are taken out by another one.
+
+References
+----------
+.. [1] T. Hastie, R. Tibshirani, J. Friedman, "The Elements of Statistical Learning", 2nd edition, Springer 2009,
+   section 4.3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xpulab.engine.algorithms.linear.of_classes import data_of_classes
+from xpulab.engine.algorithms.passes import may_be_precise, products
+from xpulab.engine.algorithms.qr import products_of, triangle_of
+from xpulab.engine.dataset import Data, PassedRows
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.sharing.answers import Products
+from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses
+from xpulab.sharing.sources import SharedArray, Source
+
+__all__ = ["scatter_of"]
+
+
+def scatter_of(task: Task, data: Data, exact: bool) -> Scatter:
+    """Return the scatter of rows whose targets are a column of ones and zeros for each class.
+
+    Parameters
+    ----------
+    task : Task
+    data : Data
+    exact : bool
+        Whether to use the triangle in any case.
+    """
+    n = data.n_features
+    precise = may_be_precise(task, data.dtype)
+    if not exact and (precise or data.dtype == np.float64) and data.n_samples > n:
+        found = products(task, data, True, precise)
+        if not found.lost:
+            weights, means = _means(found)
+            away = found.cross / np.sqrt(weights)
+            return Scatter(found.weight, means, found.gram - away @ away.T, found.gram, False)
+    whole = triangle_of(task, data, True)
+    _, means = _means(products_of(whole))
+    # First come the columns of all classes but one, which say the other, and then those of the rows.
+    columns = np.hstack([whole.r[:, n + 1 :], whole.r[:, :n]])
+    others = len(means) - 1
+    triangle = np.asarray(np.linalg.qr(columns, mode="r"))
+    within = triangle[others:, others:]
+    return Scatter(whole.weight, means, within, whole.r[:, :n], True)
+
+
+def _means(found: Products) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights (n_classes,) and the means (n_classes, n_features) of the classes."""
+    weights = found.weight * found.target_mean
+    return weights, found.mean + (found.cross / weights).T
+
+
+@task("discriminant.scatter")
+def _scatter(
+    task: Task,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
+    of_classes: OfClasses,
+    exact: bool,
+) -> ScatterOfClasses:
+    """Return the `Scatter` of the rows of all ranks, from rank 0."""
+    data = data_of_classes(task, source, weights, targets, of_classes)
+    found = scatter_of(task, data, exact)
+    answer: ScatterOfClasses = {"rows": data.n_own}
+    return answer | {"scatter": found} if task.comm.rank == 0 else answer
