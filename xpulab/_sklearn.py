@@ -107,12 +107,11 @@ def class_weights(
 
 
 @functools.cache
-def divides_by_samples() -> bool:
-    """Return whether `LinearDiscriminantAnalysis` divides the scatter within classes by the number of rows, not less.
+def divides_by_samples(kind: type) -> bool:
+    """Return whether scikit-learn's `LinearDiscriminantAnalysis` divides the scatter by the number of rows, not less.
 
     Since 1.9, it does. Before, it subtracted the number of classes from it.
     """
-    kind = importlib.import_module("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
     return bool(abs(kind().fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1]).coef_[0, 0] - 10.0) < 1.0)
 
 

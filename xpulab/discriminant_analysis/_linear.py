@@ -243,14 +243,14 @@ class LinearDiscriminantAnalysis(
     def _axes_of_svd(self, scatter: Scatter, away: _Floats, priors: _Floats, n_samples: int) -> _Floats:
         """Return the axes (n_features, n_axes) on which the classes have a variance of 1, and differ most."""
         n_classes = len(priors)
-        share = 1 / (n_samples if divides_by_samples() else n_samples - n_classes)
+        divisor = n_samples if divides_by_samples(self.sklearn_class()) else n_samples - n_classes
         squares = np.square(scatter.within).sum(axis=0) if scatter.roots else scatter.within.diagonal()
         std = np.sqrt(np.maximum(squares, 0.0) / n_samples)
         std[std == 0] = 1.0
         if scatter.roots:
-            _, sizes, turned = scipy.linalg.svd(np.sqrt(share) * scatter.within / std, full_matrices=False)
+            _, sizes, turned = scipy.linalg.svd(scatter.within / (np.sqrt(divisor) * std), full_matrices=False)
         else:
-            values, vectors = np.linalg.eigh(share * scatter.within / np.outer(std, std))
+            values, vectors = np.linalg.eigh(scatter.within / (divisor * np.outer(std, std)))
             sizes, turned = np.sqrt(np.maximum(values[::-1], 0.0)), vectors.T[::-1]
         rank = int((sizes > self.tol).sum())
         axes: _Floats = (turned[:rank] / std).T / sizes[:rank]
@@ -303,7 +303,8 @@ class LinearDiscriminantAnalysis(
         check_is_fitted(self)
         axes = np.asarray(self.scalings_, np.float64)[:, : self._max_components]
         middle = np.asarray(self.xbar_, np.float64) if self.solver == "svd" else None
-        return self._transformed("transform", "project", X, axes.shape[1], matrix=axes, shift=middle)
+        dtype = np.float64 if self.scalings_.dtype == np.float64 else None  # also where coef_ is in float32
+        return self._transformed("transform", "project", X, axes.shape[1], dtype=dtype, matrix=axes, shift=middle)
 
     def predict_log_proba(
         self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None

@@ -141,16 +141,26 @@ def bounded(objective: Objective, how: Minimisation, start: _Floats) -> Solution
 
     least = np.zeros(len(start) + n)
     least[2 * n :] = -np.inf
+
+    def steepest(point: _Floats) -> float:
+        return float(np.abs(objective.slopes(point, objective.gradient(point))).max())
+
+    def iterated(parts: _Floats) -> None:
+        objective.reached(next(iterations), joined(parts))
+        if steepest(joined(parts)) <= how.tol:
+            raise StopIteration
+
+    if steepest(start) <= how.tol:
+        return {"coef": start, "n_iter": 0, "converged": True}
     found = minimize(
         value,
         np.concatenate([np.maximum(start[:n], 0), np.maximum(-start[:n], 0), start[n:]]),
         method="L-BFGS-B",
         jac=True,
         bounds=Bounds(least, np.inf),
-        callback=lambda parts: objective.reached(next(iterations), joined(parts)),
-        options={"maxiter": how.max_iter, "maxls": 50, "gtol": how.tol, "ftol": 64 * np.finfo(float).eps},
+        callback=iterated,
+        options={"maxiter": how.max_iter, "maxls": 50, "gtol": 0.0, "ftol": 64 * np.finfo(float).eps},
     )
-    coef, converged = joined(found.x), found.status == 0
-    objective.loss(coef)
-    n_iter = min(found.nit, how.max_iter)
-    return {"coef": coef, "n_iter": n_iter, "converged": converged, "warnings": _told(converged)}
+    coef = joined(found.x)
+    converged = steepest(coef) <= how.tol or found.status == 0  # the latter if what is left to gain is rounding
+    return {"coef": coef, "n_iter": found.nit, "converged": converged, "warnings": _told(converged)}
