@@ -113,6 +113,19 @@ def test_labels_on_engines_and_positive_coefficients(current: xpulab.XPUCluster,
     assert set(one.predict(X)) == {"alone"}
 
 
+def test_several_labels_of_a_row(current: xpulab.XPUCluster) -> None:
+    X, _, weights = table()
+    y = (X[:, :3] + np.random.default_rng(1).normal(size=(200, 3)) > 3).astype(int)
+    for labels in (y, scipy.sparse.csr_matrix(y)):
+        ours, theirs = (c(class_weight="balanced").fit(X, labels, weights) for c in (RidgeClassifier, Reference))
+        assert_same(ours, theirs, X, X, 1e-9)
+        for rows in (X, current.scatter(X)):
+            found, expected = ours.predict(rows), theirs.predict(X)
+            assert scipy.sparse.issparse(found) == scipy.sparse.issparse(expected)
+            np.testing.assert_array_equal(*(scipy.sparse.csr_matrix(each).toarray() for each in (found, expected)))
+    assert ours.score(X, y, weights) == pytest.approx(theirs.score(X, y, weights))
+
+
 def test_refusals(current: xpulab.XPUCluster) -> None:
     X, y, weights = table()
     with nothing_sent(current):
@@ -121,7 +134,8 @@ def test_refusals(current: xpulab.XPUCluster) -> None:
             (ValueError, "can be used only when positive=True", {"solver": "lbfgs"}, (X, y)),
             (ValueError, "are not in class_weight", {"class_weight": {"nobody": 1.0}}, (X, y)),
             (ValueError, "Unknown label type", {}, (X, X[:, 0])),
-            (ValueError, r"y should be a 1d array|multilabel", {}, (X, np.eye(200, 3, dtype=int))),
+            (ValueError, "y should be a 1d array", {}, (X, X[:, :2])),
+            (ValueError, "inconsistent numbers of samples", {}, (X, np.eye(100, 3, dtype=int))),
             (ValueError, "inconsistent numbers of samples", {}, (X, y[:-1])),
             (ValueError, "Negative values", {}, (X, y, -weights)),
             (ValueError, "NaN", {}, (X * np.nan, y)),

@@ -254,7 +254,7 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         solver = self.solver
         if solver in ("sag", "saga"):
             few = n_columns * d <= MOST_SECOND
-            solver = "lbfgs" if not strength * share else "l1-newton" if few else "l1-bounded"
+            solver = "sag" if not strength * share else "l1-newton" if few else "l1-bounded"
         return Minimisation(
             solver=solver,
             start=start.ravel(order="F"),

@@ -70,7 +70,7 @@ class Minimisation:
 
     Attributes
     ----------
-    solver : {"lbfgs", "newton-cg", "newton-cholesky", "l1-newton", "l1-bounded"}
+    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "l1-newton", "l1-bounded"}
     start : numpy.ndarray or None
         First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets.
     fit_intercept : bool

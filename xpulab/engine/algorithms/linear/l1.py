@@ -24,7 +24,7 @@ import numpy.typing as npt
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.sharing.linear_models import Minimisation, Solution
 
-__all__ = ["bounded", "newton"]
+__all__ = ["bounded", "newton", "warnings_of"]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -65,10 +65,10 @@ def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
             break
         point = there
         iteration += 1
-    return {"coef": point, "n_iter": iteration, "converged": converged, "warnings": _told(converged)}
+    return {"coef": point, "n_iter": iteration, "converged": converged, "warnings": warnings_of(converged)}
 
 
-def _told(converged: bool) -> list[tuple[type[Warning], str]]:
+def warnings_of(converged: bool) -> list[tuple[type[Warning], str]]:
     """Return the warning of scikit-learn's "saga" if the solver has not converged."""
     from sklearn.exceptions import ConvergenceWarning
 
@@ -163,4 +163,4 @@ def bounded(objective: Objective, how: Minimisation, start: _Floats) -> Solution
     )
     coef = joined(found.x)
     converged = steepest(coef) <= how.tol or found.status == 0  # the latter if what is left to gain is rounding
-    return {"coef": coef, "n_iter": found.nit, "converged": converged, "warnings": _told(converged)}
+    return {"coef": coef, "n_iter": found.nit, "converged": converged, "warnings": warnings_of(converged)}

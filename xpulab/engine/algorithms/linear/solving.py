@@ -101,6 +101,15 @@ def _newton_cholesky(objective: Objective, how: Minimisation, start: np.ndarray)
     return {"coef": coef.ravel(order="F"), "n_iter": solver.iteration, "converged": bool(solver.converged)}
 
 
+def _as_sag(objective: Objective, how: Minimisation, start: np.ndarray) -> Solution:
+    """Minimise by L-BFGS-B, and tell what scikit-learn's "sag" and "saga" tell."""
+    if not how.max_iter:  # L-BFGS-B would begin an iteration
+        return {"coef": start, "n_iter": 0, "converged": False, "warnings": l1.warnings_of(False)}
+    found = _lbfgs(objective, how, start)
+    del found["ending"]
+    return {**found, "warnings": l1.warnings_of(found["converged"])}
+
+
 @warms_up
 def _warm_up(engine: Engine) -> None:
     """Import the default solver."""
@@ -112,6 +121,7 @@ _SOLVERS: dict[str, Callable[[Objective, Minimisation, np.ndarray], Solution]] =
     "lbfgs": _lbfgs,
     "newton-cg": _newton_cg,
     "newton-cholesky": _newton_cholesky,
+    "sag": _as_sag,
     "l1-newton": l1.newton,
     "l1-bounded": l1.bounded,
 }
