@@ -35,9 +35,12 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The folder of the site, built by the command that CONTRIBUTING.md names."""
+    """The folder of the site, built anew by the command that CONTRIBUTING.md names.
+
+    A second build would not repeat the warnings of the first.
+    """
     target = ROOT / "build" / "docs"
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(target)]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", "docs", str(target)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return target

@@ -204,7 +204,9 @@ class IsolationForest(TreesProxy, sklearn.ensemble.IsolationForest):
             self.estimators_, self.estimators_features_ = kept.copy(), list(self.estimators_features_)
         self._noting = _Noting if weights is None else _NotingWeights
         with ONE_AT_A_TIME:
-            self._fit(numbers, values, **most, sample_weight=weights, check_input=False)
+            # scikit-learn 1.6 passes on weights that are None, too, which a tree without weights does not take.
+            given = {} if weights is None else {"sample_weight": weights}
+            self._fit(numbers, values, **most, **given, check_input=False)
             del self._noting
             self.estimator_ = super()._get_estimator().set_params(max_depth=most["max_depth"])
         new = self.estimators_[len(kept) :]

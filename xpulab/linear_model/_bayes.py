@@ -111,7 +111,7 @@ class BayesianRidge(LinearProxy, sklearn.linear_model.BayesianRidge):
         Precision of the noise, and of the coefficients.
     sigma_ : ndarray of shape (n_features, n_features)
         Covariance of the coefficients.
-    scores_ : ndarray of shape (n_iter_ + 1,)
+    scores_ : ndarray of shape (`n_iter_` + 1,)
         If `compute_score`.
     n_iter_ : int
         Number of iterations.
