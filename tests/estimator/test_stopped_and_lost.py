@@ -31,7 +31,7 @@ LABELS = (X[:, 0] > X[:, 1]) + (X[:, 2] > 0).astype(int)
 Y = X @ np.arange(6.0) + RNG.normal(size=len(X))
 #: Parameters with which a fit repeats itself and is short, but has some iterations, for the classes that have them.
 GIVEN = {
-    "random_state": 0, "n_clusters": 20, "n_components": 3, "n_quantiles": 50, "eps": 9.0, "max_leaf_nodes": 8,
+    "random_state": 0, "n_clusters": 20, "n_components": 2, "n_quantiles": 50, "eps": 9.0, "max_leaf_nodes": 8,
 }  # fmt: skip
 #: Methods of which the first that a class has shows whether it is fitted.
 METHODS = ("predict_proba", "predict", "transform", "kneighbors")

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("current"),
     pytest.mark.parametrize("cluster", [1, 3], indirect=True, ids=["1-engine", "3-engines"]),
     pytest.mark.filterwarnings("ignore:'penalty' was deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:l1_ratio parameter is only used:UserWarning"),
 ]
 
 Reference = sklearn.linear_model.LogisticRegression

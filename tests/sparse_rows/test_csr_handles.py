@@ -169,6 +169,7 @@ TAKING: dict[str, Callable[[], Any]] = {
     "PoissonRegressor": PoissonRegressor,
     "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,
+    "RidgeClassifier": RidgeClassifier,
     "MaxAbsScaler": MaxAbsScaler,
     "KNeighborsClassifier": KNeighborsClassifier,
     "KNeighborsRegressor": KNeighborsRegressor,

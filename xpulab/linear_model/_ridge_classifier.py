@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,8 @@ class RidgeClassifier(LinearClassifier, RidgeFit, sklearn.linear_model.RidgeClas
     ...     RidgeClassifier().fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]).predict([[2.5]])
     array(['yes'], dtype='<U3')
     """
+
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr", "dtype": "numeric"}
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
