@@ -26,7 +26,7 @@ from xpulab.decomposition import TruncatedSVD
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.explorer.session import Explorer
 from xpulab.feature_extraction.text import TfidfTransformer
-from xpulab.linear_model import LogisticRegression, PoissonRegressor, Ridge, TweedieRegressor
+from xpulab.linear_model import LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier, TweedieRegressor
 from xpulab.model_selection import train_test_split
 from xpulab.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
 from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor
