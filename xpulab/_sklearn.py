@@ -38,6 +38,7 @@ _HOMES = {
     "TreePredictor": "sklearn.ensemble._hist_gradient_boosting.predictor",
     "_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning",
     "_BisectingTree": "sklearn.cluster._bisect_k_means",
+    "_IdentityClassifier": "sklearn.linear_model._ridge",
     "_IdentityRegressor": "sklearn.linear_model._ridge",
     "_average_path_length": "sklearn.ensemble._iforest",
     "_align_api_if_sparse": "sklearn.utils",

@@ -1,4 +1,4 @@
-"""`RidgeClassifier` against scikit-learn."""
+"""`RidgeClassifier` and `RidgeClassifierCV` against scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sent import nothing_sent
 
 import xpulab
-from xpulab.linear_model import RidgeClassifier
+from xpulab.linear_model import RidgeClassifier, RidgeClassifierCV
 
 pytestmark = [
     pytest.mark.cluster,
@@ -149,3 +149,68 @@ def test_refusals(current: xpulab.XPUCluster) -> None:
     with contextlib.suppress(ValueError):
         fitted.fit(X * np.nan, y)
     assert fitted.score(X, y) > 0.5
+
+
+CHOICES: dict[str, Any] = {"alphas": [0.01, 1.0, 10.0, 1000.0]}
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("d", [6, 90])
+def test_the_best_penalty(current: xpulab.XPUCluster, k: int, d: int) -> None:
+    X, y, weights = table(60, d, k)
+    for how in (
+        {"class_weight": "balanced", "store_cv_results": True},
+        {"fit_intercept": False},
+        {"cv": 3, "class_weight": {"few": 3.0}},
+        {"scoring": "accuracy", "store_cv_results": True},
+    ):
+        theirs = sklearn.linear_model.RidgeClassifierCV(**CHOICES | how).fit(X, y, weights)
+        ours = RidgeClassifierCV(**CHOICES | how).fit(X, y, weights)
+        if "store_cv_results" in how:
+            np.testing.assert_allclose(ours.cv_results_, theirs.cv_results_, atol=1e-8)
+        if k == 2 and "scoring" in how:
+            continue  # scikit-learn takes the first penalty: see the next test
+        assert ours.alpha_ == theirs.alpha_
+        assert ours.best_score_ == pytest.approx(theirs.best_score_, rel=1e-9)
+        assert_same(ours, theirs, X, X, 1e-9)
+    codes = np.searchsorted(NAMES, y).astype(float)
+    sent, labels = current.scatter(X), current.scatter(codes)
+    here, there = (
+        RidgeClassifierCV(**CHOICES, scoring="accuracy", class_weight="balanced").fit(rows, y, weights)
+        for rows, y in ((X, codes), (sent, labels))
+    )
+    assert (here.alpha_, here.best_score_) == (there.alpha_, pytest.approx(there.best_score_))
+
+
+@pytest.mark.usefixtures("current")
+def test_the_score_of_two_classes_is_that_of_rows_that_were_left_out() -> None:
+    """scikit-learn compares each row with itself, for which every penalty is as good (1.9.1)."""
+    X, y, _ = table(60, 40, 2)
+    ours = RidgeClassifierCV(**CHOICES, scoring="accuracy").fit(X, y)
+    right = []
+    for alpha in CHOICES["alphas"]:
+        fits = (Reference(alpha=alpha).fit(np.delete(X, i, 0), np.delete(y, i)) for i in range(60))
+        right.append(np.mean([fit.predict(X[[i]])[0] == y[i] for i, fit in enumerate(fits)]))
+    assert max(right) < 1
+    assert ours.best_score_ == pytest.approx(max(right))
+    assert ours.alpha_ == CHOICES["alphas"][int(np.argmax(right))]
+
+
+def test_several_labels_and_refusals_of_the_best_penalty(current: xpulab.XPUCluster) -> None:
+    X, y, _ = table()
+    several = (X[:, :3] > 3).astype(int)
+    ours, theirs = (c(**CHOICES).fit(X, several) for c in (RidgeClassifierCV, sklearn.linear_model.RidgeClassifierCV))
+    assert ours.alpha_ == theirs.alpha_
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    sent = current.scatter(X)
+    with nothing_sent(current):
+        for kind, message, how, arguments in (
+            (ValueError, "pass a number of folds as cv", {"scoring": "accuracy"}, (X, several)),
+            (ValueError, "cv!=None and store_cv_results=True", {"cv": 3, "store_cv_results": True}, (X, y)),
+            (ValueError, "alphas", {"alphas": [0.0, 1.0]}, (X, y)),
+            (TypeError, "sparse", {}, (scipy.sparse.csr_matrix(X), y)),
+        ):
+            with pytest.raises(kind, match=message):
+                RidgeClassifierCV(**how).fit(*arguments)
+        with pytest.raises(TypeError, match="needs the rows in this process"):
+            RidgeClassifierCV(cv=3).fit(sent, y)

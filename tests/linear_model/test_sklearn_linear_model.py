@@ -24,6 +24,7 @@ from xpulab.linear_model import (
     PoissonRegressor,
     Ridge,
     RidgeClassifier,
+    RidgeClassifierCV,
     RidgeCV,
     TweedieRegressor,
 )
@@ -65,6 +66,7 @@ _checks = parametrize_with_checks(
         LogisticRegression(max_iter=1000),
         LogisticRegression(solver="newton-cholesky"),
         RidgeClassifier(),
+        RidgeClassifierCV(),
     ],
     expected_failed_checks=lambda estimator: (
         {"check_non_transformer_estimators_n_iter": "nothing is iterated, and n_iter_ is None"}

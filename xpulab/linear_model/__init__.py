@@ -9,6 +9,7 @@ from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._logistic import LogisticRegression
 from xpulab.linear_model._ridge import Ridge
 from xpulab.linear_model._ridge_classifier import RidgeClassifier
+from xpulab.linear_model._ridge_classifier_cv import RidgeClassifierCV
 from xpulab.linear_model._ridge_cv import RidgeCV
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "Ridge",
     "RidgeCV",
     "RidgeClassifier",
+    "RidgeClassifierCV",
     "TweedieRegressor",
 ]

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
-from sklearn.metrics import accuracy_score
-from sklearn.preprocessing import LabelBinarizer
-from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import check_is_fitted
 
-from xpulab._sklearn import _fit_context, class_weights
-from xpulab.checks import array_of, type_of_target
+from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
-from xpulab.estimator.labels import Labels, checked_labels
-from xpulab.estimator.results_in_files import in_file
-from xpulab.estimator.rows import checked_targets
-from xpulab.linear_model._classifier import LinearClassifier
-from xpulab.linear_model._fitted import intercept_of
 from xpulab.linear_model._ridge import RidgeFit
-from xpulab.sharing.linear_models import OfClasses
+from xpulab.linear_model._signs import SignClassifier, Signs
 
 __all__ = ["RidgeClassifier"]
 
 
-class RidgeClassifier(LinearClassifier, RidgeFit, sklearn.linear_model.RidgeClassifier):
+class RidgeClassifier(SignClassifier, RidgeFit, sklearn.linear_model.RidgeClassifier):
     """Classification by `Ridge` regression of targets of -1 and 1, on every device of the active cluster.
 
     Parameters and attributes are those of `sklearn.linear_model.RidgeClassifier`, for any number of engines. There is a
@@ -123,93 +111,10 @@ class RidgeClassifier(LinearClassifier, RidgeFit, sklearn.linear_model.RidgeClas
         self._check_solver()
         cluster = current_ranks()
         rows: Any = self._checked(cluster, X, reset=True)
-        weights = self._weights(sample_weight, rows)
-        binarizer = LabelBinarizer(pos_label=1, neg_label=-1)
-        if _says_several(y):
-            targets: Any = binarizer.fit_transform(y)
-            sent, of_classes, n_targets = checked_targets(self, cluster, targets, rows), None, targets.shape[1]
-            if self.class_weight:
-                by_row = compute_sample_weight(self.class_weight, y)
-                every = weights.gather() if isinstance(weights, ShardedArray) else weights
-                weights = by_row if every is None else by_row * every
-        else:
-            labels = Labels.of(self, cluster, checked_labels(self, cluster, y, rows), None)
-            by_class = class_weights(self.class_weight, labels.classes, labels.totals) if self.class_weight else None
-            targets = binarizer.fit_transform(labels.classes).astype(np.float64)
-            sent, of_classes, n_targets = labels.targets, OfClasses(labels.known, targets, by_class), targets.shape[1]
-        with self._fitting(rows, weights):
-            coef, mean, target_mean = self._solved(cluster, rows, sent, weights, n_targets, of_classes)
-            self._label_binarizer = binarizer
-            if not isinstance(getattr(type(self), "classes_", None), property):  # as it is up to 1.8
-                self.classes_ = binarizer.classes_
-            self.coef_ = np.ascontiguousarray((coef.T if n_targets > 1 else coef[:, 0]).astype(rows.dtype))
-            self.intercept_ = intercept_of(coef, mean, target_mean).astype(rows.dtype) if self.fit_intercept else 0.0
+        signs = Signs.of(self, cluster, rows, y, self._weights(sample_weight, rows))
+        with self._fitting(rows, signs.weights):
+            coef, mean, target_mean = self._solved(
+                cluster, rows, signs.sent, signs.weights, signs.n_targets, signs.of_classes
+            )
+            self._set_signs(signs, coef, mean, target_mean, rows.dtype)
         return self
-
-    def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> npt.NDArray[Any]:
-        """Return the label of each row or, after a fit of several labels of each row, ones and zeros for all labels.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_labels)
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`.
-        """
-        if out is not None:
-            return in_file(self.predict, X, out)
-        check_is_fitted(self)
-        if not self._several:
-            return super().predict(X)
-        found: npt.NDArray[Any] = self._label_binarizer.inverse_transform(2.0 * (self.decision_function(X) > 0) - 1)
-        return found
-
-    def score(self, X: npt.ArrayLike | ShardedArray, y: Any, sample_weight: npt.ArrayLike | None = None) -> float:
-        """Return the share of the rows whose label, or whose labels all, are predicted correctly.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        y : array-like or ShardedArray of shape (n_samples,), or array-like of shape (n_samples, n_labels)
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
-
-        Returns
-        -------
-        float
-            The same as `sklearn.metrics.accuracy_score`.
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`; ValueError also for labels that are strings where the classes are numbers.
-        ZeroDivisionError
-            If the weights add up to zero.
-        """
-        check_is_fitted(self)
-        if not self._several:
-            return super().score(X, y, sample_weight)
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
-
-    @property
-    def _several(self) -> bool:
-        """Whether the rows of the fit had several labels."""
-        return bool(self._label_binarizer.y_type_.startswith("multilabel"))
-
-
-def _says_several(y: Any) -> bool:
-    """Return whether y is a table of ones and zeros that say which labels a row has."""
-    if isinstance(y, ShardedArray):
-        return False
-    y = array_of(y)
-    n_dimensions = len(y.shape) if hasattr(y, "shape") else np.ndim(y)
-    return n_dimensions == 2 and bool(type_of_target(y).startswith("multilabel"))

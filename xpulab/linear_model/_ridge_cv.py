@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,9 @@ from xpulab.linear_model._path import Sums, mean_squared_errors, shrunk, sums_of
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.linear_model._ridge import Ridge
 from xpulab.scanning import Scan
+from xpulab.sharing.linear_models import OfClasses
 
-__all__ = ["RidgeCV"]
+__all__ = ["LeavingOneOut", "RidgeCV"]
 
 #: Whether there was an equation for each row, and whether no products were used -> what the leverages come from.
 _WAYS = {
@@ -39,7 +40,133 @@ _WAYS = {
 _MANY = 500  # columns, of which the products of each fold take longer than the calls of its fits
 
 
-class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
+class LeavingOneOut(LinearProxy):
+    """Base of estimators that choose a penalty of `Ridge` by the errors of each row that a fit leaves out."""
+
+    #: The estimator with one penalty.
+    _one_penalty: ClassVar[type] = Ridge
+
+    alphas: Any
+    alpha_per_target: bool
+    cv: Any
+    gcv_mode: str | None
+    scoring: Any
+    store_cv_results: bool
+    alpha_: Any
+    best_score_: Any
+
+    def get_metadata_routing(self) -> Any:
+        """Return which methods take which metadata, as scikit-learn's estimator does.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+        """
+        with sklearn.config_context(enable_metadata_routing=True):  # without it, scikit-learn's scorer asks this again
+            return super().get_metadata_routing()
+
+    def _checked_alphas(self) -> np.ndarray:
+        """Return the penalties; raise scikit-learn's errors about them, and about what folds do not have."""
+        if self.cv is not None:
+            for name in ("store_cv_results", "alpha_per_target"):
+                if getattr(self, name):
+                    raise ValueError(f"cv!=None and {name}=True are incompatible")
+        bounds = "neither" if self.cv is None else "left"
+        if isinstance(self.alphas, np.ndarray | list | tuple) and np.ndim(self.alphas):
+            one = len(self.alphas) == 1
+            for index, alpha in enumerate(self.alphas):
+                name = "alphas" if one else f"alphas[{index}]"
+                check_scalar(alpha, name, numbers.Real, min_val=0.0, include_boundaries=bounds)
+        return np.atleast_1d(np.asarray(self.alphas, np.float64))
+
+    def _fit_leaving_one_out(
+        self,
+        cluster: Ranks,
+        X: Any,
+        y: Any,
+        weights: Any,
+        alphas: np.ndarray,
+        params: dict[str, Any],
+        n_targets: int,
+        of_classes: OfClasses | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the best penalty; return its coefficients (n_features, n_targets), the means of columns and of targets.
+
+        With `of_classes`, y has labels, each of which stands for `n_targets` targets.
+        """
+        n_alphas, is_table = len(alphas), y.ndim == 2 or of_classes is not None
+        by_row = Result(n_targets * n_alphas, np.float64) if self.store_cv_results or self.scoring is not None else None
+        answer = self._ask(
+            cluster,
+            "fit",
+            "leave_one_out",
+            X,
+            y=y,
+            sample_weight=weights,
+            result=by_row,
+            centre=bool(self.fit_intercept),
+            penalties=alphas,
+            predictions=self.scoring is not None,
+            exact=self.gcv_mode == "svd",
+            of_classes=of_classes,
+        )
+        found = answer.results[0]
+        self.report_.notes.append(f"leverages from {_WAYS[found['by_rows'], found['exact']]}")
+        each = None if by_row is None else np.array(by_row.value).reshape(-1, n_targets, n_alphas)
+        if self.scoring is None:
+            scores = -found["squared"] / X.shape[0]
+            scores = scores if self.alpha_per_target else scores.mean(axis=0, keepdims=True)
+        else:
+            assert each is not None
+            scores = self._scores(each, y, weights, params)
+        best = scores.argmax(axis=1)  # for each target, or for all targets together
+        coef = np.stack([found["coef"][k, :, i] for i, k in enumerate(np.broadcast_to(best, n_targets))], axis=1)
+        own = self.alpha_per_target and n_targets > 1
+        self.alpha_ = alphas[best] if own else float(alphas[best[0]])
+        each_best = scores[np.arange(len(best)), best]
+        self.best_score_ = each_best if self.alpha_per_target and is_table else each_best[0]
+        if self.store_cv_results:
+            assert each is not None
+            self.cv_results_ = (each if is_table else each[:, 0]).astype(X.dtype)
+        return coef, found["mean"], found["target_mean"]
+
+    def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:
+        """Return the scores of predictions (n_samples, n_targets, n_alphas) for each alpha, by target or for all."""
+        scorer = self._get_scorer()
+        if _routing_enabled():
+            more = process_routing(self, "fit", sample_weight=weights, **params).scorer.score
+        else:
+            more = {} if weights is None else {"sample_weight": weights}
+        right = y.gather() if isinstance(y, ShardedArray) else y
+        columns = [[i] for i in range(each.shape[1])] if self.alpha_per_target else [list(range(each.shape[1]))]
+        scores = np.empty((len(columns), each.shape[2]))
+        for i, chosen in enumerate(columns):
+            truth = right if right.ndim == 1 else right[:, chosen[0]] if self.alpha_per_target else right
+            for k in range(each.shape[2]):
+                scores[i, k] = scorer(_IdentityRegressor(), each[:, chosen, k].reshape(truth.shape), truth, **more)
+        return scores
+
+    def _search(self, X: Any, y: Any, weights: Any, alphas: np.ndarray, params: dict[str, Any]) -> Any:
+        """Fit each fold with each penalty separately, and return the best estimator."""
+        y = y.gather() if isinstance(y, ScannedColumn) else y
+        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
+            raise TypeError(
+                "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "
+                "X or y is a ShardedArray; pass X.gather(), or cv=None, or leave out scoring and sample_weight"
+            )
+        ridge = self._one_penalty(fit_intercept=self.fit_intercept)
+        if _routing_enabled():
+            ridge.set_fit_request(sample_weight=True)
+        search = GridSearchCV(ridge, {"alpha": alphas}, cv=self.cv, scoring=self._get_scorer())
+        with ONE_AT_A_TIME:
+            search.fit(X, y, **params, **({} if weights is None else {"sample_weight": weights}))
+        best = search.best_estimator_
+        self.alpha_, self.best_score_ = best.alpha, search.best_score_
+        self.coef_, self.intercept_, self.report_ = best.coef_, best.intercept_, best.report_
+        return best
+
+
+class RidgeCV(LeavingOneOut, sklearn.linear_model.RidgeCV):
     """`Ridge` with a penalty that is chosen by cross-validation, on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.RidgeCV`. Leave-one-out cross-validation takes
@@ -129,99 +256,17 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
         """
         _raise_for_params(params, self, "fit")
         alphas = self._checked_alphas()
-        if self.cv is not None:
-            for name in ("store_cv_results", "alpha_per_target"):
-                if getattr(self, name):
-                    raise ValueError(f"cv!=None and {name}=True are incompatible")
         cluster = current_ranks()
         X, y, weights = self._read(cluster, X, y, sample_weight)
         with self._fitting(X, weights):
             if self.cv is None:
-                self._fit_leaving_one_out(cluster, X, y, weights, alphas, params)
+                n_targets = 1 if y.ndim == 1 else y.shape[1]
+                self._set(*self._fit_leaving_one_out(cluster, X, y, weights, alphas, params, n_targets), y, X)
             elif self.scoring is None and weights is None and not _wide(X, y):
                 self._fit_folds(cluster, X, y, alphas)
             else:
                 self._search(X, y, weights, alphas, params)
         return self
-
-    def get_metadata_routing(self) -> Any:
-        """Return which methods take which metadata, as scikit-learn's estimator does.
-
-        Returns
-        -------
-        sklearn.utils.metadata_routing.MetadataRouter
-        """
-        with sklearn.config_context(enable_metadata_routing=True):  # without it, scikit-learn's scorer asks this again
-            return super().get_metadata_routing()
-
-    def _checked_alphas(self) -> np.ndarray:
-        bounds = "neither" if self.cv is None else "left"
-        if isinstance(self.alphas, np.ndarray | list | tuple) and np.ndim(self.alphas):
-            one = len(self.alphas) == 1
-            for index, alpha in enumerate(self.alphas):
-                name = "alphas" if one else f"alphas[{index}]"
-                check_scalar(alpha, name, numbers.Real, min_val=0.0, include_boundaries=bounds)
-        return np.atleast_1d(np.asarray(self.alphas, np.float64))
-
-    def _fit_leaving_one_out(
-        self,
-        cluster: Ranks,
-        X: Any,
-        y: Any,
-        weights: np.ndarray | None,
-        alphas: np.ndarray,
-        params: dict[str, Any],
-    ) -> None:
-        n_targets, n_alphas = (1 if y.ndim == 1 else y.shape[1]), len(alphas)
-        by_row = Result(n_targets * n_alphas, np.float64) if self.store_cv_results or self.scoring is not None else None
-        answer = self._ask(
-            cluster,
-            "fit",
-            "leave_one_out",
-            X,
-            y=y,
-            sample_weight=weights,
-            result=by_row,
-            centre=bool(self.fit_intercept),
-            penalties=alphas,
-            predictions=self.scoring is not None,
-            exact=self.gcv_mode == "svd",
-        )
-        found = answer.results[0]
-        self.report_.notes.append(f"leverages from {_WAYS[found['by_rows'], found['exact']]}")
-        each = None if by_row is None else np.array(by_row.value).reshape(-1, n_targets, n_alphas)
-        if self.scoring is None:
-            scores = -found["squared"] / X.shape[0]
-            scores = scores if self.alpha_per_target else scores.mean(axis=0, keepdims=True)
-        else:
-            assert each is not None
-            scores = self._scores(each, y, weights, params)
-        best = scores.argmax(axis=1)  # for each target, or for all targets together
-        coef = np.stack([found["coef"][k, :, i] for i, k in enumerate(np.broadcast_to(best, n_targets))], axis=1)
-        own = self.alpha_per_target and n_targets > 1
-        self.alpha_ = alphas[best] if own else float(alphas[best[0]])
-        each_best = scores[np.arange(len(best)), best]
-        self.best_score_ = each_best if self.alpha_per_target and y.ndim == 2 else each_best[0]
-        self._set(coef, found["mean"], found["target_mean"], y, X)
-        if self.store_cv_results:
-            assert each is not None
-            self.cv_results_ = (each[:, 0] if y.ndim == 1 else each).astype(X.dtype)
-
-    def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:
-        """Return the scores of predictions (n_samples, n_targets, n_alphas) for each alpha, by target or for all."""
-        scorer = self._get_scorer()
-        if _routing_enabled():
-            more = process_routing(self, "fit", sample_weight=weights, **params).scorer.score
-        else:
-            more = {} if weights is None else {"sample_weight": weights}
-        right = y.gather() if isinstance(y, ShardedArray) else y
-        columns = [[i] for i in range(each.shape[1])] if self.alpha_per_target else [list(range(each.shape[1]))]
-        scores = np.empty((len(columns), each.shape[2]))
-        for i, chosen in enumerate(columns):
-            truth = right if right.ndim == 1 else right[:, chosen[0]] if self.alpha_per_target else right
-            for k in range(each.shape[2]):
-                scores[i, k] = scorer(_IdentityRegressor(), each[:, chosen, k].reshape(truth.shape), truth, **more)
-        return scores
 
     def _fit_folds(self, cluster: Ranks, X: Any, y: Any, alphas: np.ndarray) -> None:
         groups, places = groups_of(splits_of(self.cv, X.shape[0], y), X.shape[0])
@@ -247,24 +292,6 @@ class RidgeCV(LinearProxy, sklearn.linear_model.RidgeCV):
             ]
         )
         return np.array([r2_of(each, squares, test.n_samples) for each in residual.T])
-
-    def _search(self, X: Any, y: Any, weights: np.ndarray | None, alphas: np.ndarray, params: dict[str, Any]) -> None:
-        """Fit each fold with each penalty separately."""
-        y = y.gather() if isinstance(y, ScannedColumn) else y
-        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
-            raise TypeError(
-                "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "
-                "X or y is a ShardedArray; pass X.gather(), or cv=None, or leave out scoring and sample_weight"
-            )
-        ridge = Ridge(fit_intercept=self.fit_intercept)
-        if _routing_enabled():
-            ridge.set_fit_request(sample_weight=True)
-        search = GridSearchCV(ridge, {"alpha": alphas}, cv=self.cv, scoring=self._get_scorer())
-        with ONE_AT_A_TIME:
-            search.fit(X, y, **params, **({} if weights is None else {"sample_weight": weights}))
-        best = search.best_estimator_
-        self.alpha_, self.best_score_ = best.alpha, search.best_score_
-        self.coef_, self.intercept_, self.report_ = best.coef_, best.intercept_, best.report_
 
     def _set(self, coef: np.ndarray, mean: np.ndarray, target_mean: np.ndarray, y: Any, X: Any) -> None:
         self._set_line(coef, mean, target_mean, y, X.dtype)

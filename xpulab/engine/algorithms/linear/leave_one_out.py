@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from xpulab.engine.algorithms.linear.of_classes import data_of_classes
 from xpulab.engine.algorithms.linear.wide import LeftOut, left_out
 from xpulab.engine.algorithms.passes import products
 from xpulab.engine.algorithms.qr import triangle_of
@@ -32,6 +33,7 @@ from xpulab.kernels.project import project
 from xpulab.kernels.row_passes import consecutive
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import RowsInParts, on_cpu, parts_of
+from xpulab.sharing.linear_models import OfClasses
 from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["leave_one_out"]
@@ -225,10 +227,11 @@ def _leave_one_out(
     penalties: np.ndarray,
     predictions: bool = False,
     exact: bool = False,
+    of_classes: OfClasses | None = None,
     target: Target | None = None,
 ) -> _Facts:
     """Return the results of `leave_one_out` for all rows."""
-    data = Data(task, source, weights, targets)
+    data = data_of_classes(task, source, weights, targets, of_classes)
     facts, parts = leave_one_out(task, data, centre, penalties, predictions, exact)
     if target is None:
         for _ in parts:
