@@ -76,6 +76,7 @@ _checks = parametrize_with_checks(
 )
 
 
+@pytest.mark.filterwarnings("ignore:The least populated class in y:UserWarning")  # of a check's own rows
 @pytest.mark.parametrize(_checks.args[0], list(_checks.args[1]), **_checks.kwargs)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)

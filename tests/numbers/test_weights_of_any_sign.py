@@ -47,7 +47,8 @@ REFUSED = {
     **{f"RandomForest{kind}": {"all negative"} for kind in ("Classifier", "Regressor")},
     **{name: {"some negative", "a class of negative"} for name in ("Lasso", "ElasticNet")},
     **{
-        name: {"a sum of zero"} for name in ("Ridge", "RidgeCV", "RidgeClassifier", "BayesianRidge")
+        name: {"a sum of zero"}
+        for name in ("Ridge", "RidgeCV", "RidgeClassifier", "RidgeClassifierCV", "BayesianRidge")
     },  # as any negative weights
 }
 #: Where the loss has no least value, so that the coefficients depend on when a solver stops.
