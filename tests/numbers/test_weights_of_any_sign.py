@@ -46,10 +46,9 @@ REFUSED = {
     **{name: {"all negative"} for name in ("KMeans", "BisectingKMeans", "MiniBatchKMeans")},
     **{f"RandomForest{kind}": {"all negative"} for kind in ("Classifier", "Regressor")},
     **{name: {"some negative", "a class of negative"} for name in ("Lasso", "ElasticNet")},
-    **{
-        name: {"a sum of zero"}
-        for name in ("Ridge", "RidgeCV", "RidgeClassifier", "RidgeClassifierCV", "BayesianRidge")
-    },  # as any negative weights
+    # As any negative weights.
+    **{f"Ridge{kind}": {"a sum of zero"} for kind in ("", "CV", "Classifier", "ClassifierCV")},
+    "BayesianRidge": {"a sum of zero"},
 }
 #: Where the loss has no least value, so that the coefficients depend on when a solver stops.
 UNBOUNDED = {"LogisticRegression": {"a class of negative"}}
