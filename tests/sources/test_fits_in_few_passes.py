@@ -22,9 +22,17 @@ from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 import xpulab
 from xpulab.basic_statistics import BasicStatistics
 from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
+from xpulab.discriminant_analysis import LinearDiscriminantAnalysis
 from xpulab.feature_extraction.text import TfidfTransformer
 from xpulab.impute import SimpleImputer
-from xpulab.linear_model import IncrementalLinearRegression, LassoCV, LinearRegression, LogisticRegression, RidgeCV
+from xpulab.linear_model import (
+    IncrementalLinearRegression,
+    LassoCV,
+    LinearRegression,
+    LogisticRegression,
+    RidgeClassifierCV,
+    RidgeCV,
+)
 from xpulab.mixture import GaussianMixture
 from xpulab.naive_bayes import BernoulliNB, GaussianNB
 from xpulab.preprocessing import (
@@ -79,6 +87,10 @@ FITS: dict[str, tuple[Any, dict[str, Any], bool, int]] = {
     "GaussianNB, weighted": (GaussianNB(), {"y": LABELS, "sample_weight": WEIGHTS}, False, 2),
     "RidgeCV": (RidgeCV([0.1, 10.0]), {"y": Y}, False, 2),
     "RidgeCV, folds": (RidgeCV([0.1, 10.0], cv=3), {"y": Y}, False, 2),
+    "RidgeClassifierCV, balanced": (
+        RidgeClassifierCV([0.1, 10.0], class_weight="balanced"), {"y": LABELS, "sample_weight": WEIGHTS}, False, 2,
+    ),
+    "LinearDiscriminantAnalysis": (LinearDiscriminantAnalysis("lsqr"), {"y": LABELS}, False, 1),
     "LassoCV": (LassoCV(cv=3, alphas=[0.1, 1.0]), {"y": Y}, False, 2),
     "IncrementalLinearRegression": (IncrementalLinearRegression(), {"y": Y}, False, 1),
 }  # fmt: skip
