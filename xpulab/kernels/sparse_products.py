@@ -78,6 +78,12 @@ class HostMatrix:
         """The columns in float64, as rows in CSR form."""
         return _in_float64(self._by_column)
 
+    def some_columns(self, columns: npt.NDArray[np.intp]) -> HostMatrix:
+        """Return the same rows with some of the columns, and no others."""
+        some = HostMatrix(self._rows)
+        some.as_given = self.as_given[:, columns]
+        return some
+
     def times(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Compute ``X @ matrix``, of shape (n_samples, k), in the dtype of the rows."""
         with self._rows.device.computing():

@@ -14,10 +14,10 @@ from xpulab.centring import less_mean
 from xpulab.csr import is_sparse
 from xpulab.scanning import Scan
 
-__all__ = ["MOST_SECOND", "Triangle", "intercept_of", "non_negative", "r2_of", "require_few", "shortest"]
+__all__ = ["Triangle", "intercept_of", "non_negative", "r2_of", "require_few", "shortest"]
 
 #: Largest number of coefficients (columns times features) for which second derivatives are computed.
-MOST_SECOND = 1500
+_MOST_SECOND = 1500
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ def require_few(X: Any, n_columns: int, penalised: bool, others: str) -> None:
         The other solvers, for the message.
     """
     by_rows = penalised and not isinstance(X, Scan) and not is_sparse(X)
-    if n_columns * (min(X.shape) if by_rows else X.shape[1]) > MOST_SECOND:
+    if n_columns * (min(X.shape) if by_rows else X.shape[1]) > _MOST_SECOND:
         raise ValueError(
             f"solver='newton-cholesky' was given for {X.shape[1]} features and {n_columns} columns of coefficients; it "
-            f"is computed for products of up to {MOST_SECOND:,}, or, with a penalty, of so few rows and columns: use "
+            f"is computed for products of up to {_MOST_SECOND:,}, or, with a penalty, of so few rows and columns: use "
             f"solver={others}"
         )
 

@@ -21,7 +21,7 @@ from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import require_weight
 from xpulab.linear_model._classifier import ProbableClassifier
-from xpulab.linear_model._fitted import MOST_SECOND, require_few
+from xpulab.linear_model._fitted import require_few
 from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
 from xpulab.sharing.linear_models import Minimisation
 
@@ -78,8 +78,8 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         two classes) may be at most 1,500 for it. With a penalty, the number of rows counts if it is smaller than that
         of features: an equation for each row and class gives the same steps. "sag" and "saga" have scikit-learn's
         penalties and none of its random steps: with the l1 norm, Newton's method and coordinate descent find the
-        optimum for a number of features times classes of up to 1,500, and L-BFGS-B for more [1]_; without it, these
-        solvers are "lbfgs". "liblinear" raises an error.
+        optimum [1]_, and L-BFGS-B where more than 1,500 coefficients are not zero; without it, these solvers are
+        "lbfgs". "liblinear" raises an error.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes.
     warm_start : bool, default=False
@@ -88,7 +88,8 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         Whether to print messages. Those of the Newton solvers appear after the fit.
     tol : float, default=1e-4
         Tolerance of the solver's stopping rule, as in scikit-learn; of "sag" and "saga", that of "lbfgs": the largest
-        component of the gradient or, with the l1 norm, of the smallest subgradient.
+        component of the gradient; with the l1 norm, the largest of the smallest subgradient, as a share of the penalty
+        of a row.
     max_iter : int, default=100
         Largest number of iterations of the solver.
     fit_intercept : bool, default=True
@@ -253,8 +254,7 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         strength, share = 0.0 if self.penalty is None else 1 / float(self.C), self._share_of_l1()
         solver = self.solver
         if solver in ("sag", "saga"):
-            few = n_columns * d <= MOST_SECOND
-            solver = "sag" if not strength * share else "l1-newton" if few else "l1-bounded"
+            solver = "l1" if strength * share else "sag"
         return Minimisation(
             solver=solver,
             start=start.ravel(order="F"),

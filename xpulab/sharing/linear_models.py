@@ -70,13 +70,13 @@ class Minimisation:
 
     Attributes
     ----------
-    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "l1-newton", "l1-bounded"}
+    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "l1"}
     start : numpy.ndarray or None
         First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets.
     fit_intercept : bool
     penalty, l1 : float
-        Factors of half the squared norm of the coefficients, and of their l1 norm, which only the solvers with "l1" in
-        their name take, beside the mean loss or, of logistic regression, the sum.
+        Factors of half the squared norm of the coefficients, and of their l1 norm, which only the solver "l1" takes,
+        beside the mean loss or, of logistic regression, the sum.
     tol : float
     max_iter, verbose : int
     """

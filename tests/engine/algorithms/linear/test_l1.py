@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from xpulab.engine.algorithms.linear import l1
-from xpulab.engine.algorithms.linear.loss_problem import Problem
+from xpulab.engine.algorithms.linear.loss_problem import Problem, SparseProblem
 from xpulab.engine.algorithms.linear.losses import Classes
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
+from xpulab.kernels.kmeans.sparse_rows import SparseRows
 from xpulab.sharing.linear_models import Minimisation
 
 RNG = np.random.default_rng(0)
@@ -41,7 +44,7 @@ def test_both_solvers_end_at_the_optimum(
 ) -> None:
     y = np.argsort(np.argsort(X[:, 0] + RNG.normal(size=60))) * n_classes // 60
     found = []
-    for solver in (l1.newton, l1.bounded):
+    for solver in (l1.newton, functools.partial(l1.bounded, enough=1e-6)):
         objective = objective_of(task, given(X, None, y.astype(float)), n_classes, fit_intercept, 0.01, norm)
         start = RNG.normal(size=objective.problem.n_columns * (7 + fit_intercept))
         solution = solver(objective, how(fit_intercept), start)
@@ -54,7 +57,7 @@ def test_both_solvers_end_at_the_optimum(
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("solver", [l1.newton, l1.bounded])
+@pytest.mark.parametrize("solver", [l1.newton, functools.partial(l1.bounded, enough=1e-6)])
 def test_a_solver_without_time_says_so(task: Task, given: Callable[..., Data], solver: Callable[..., Any]) -> None:
     objective = objective_of(task, given(X, None, (X[:, 0] > 0).astype(float)), 2, True, 0.0, 1e-3)
     solution = solver(objective, how(True, 1), np.zeros(8))
@@ -88,3 +91,37 @@ def test_rows_that_are_no_numbers_end_the_solver(task: Task, given: Callable[...
     objective = objective_of(task, given(rows, None, (X[:, 0] > 0).astype(float)), 2, True, 0.0, 1e-3)
     solution = l1.newton(objective, how(True), np.zeros(8))
     assert not solution["converged"]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_of_many_columns_some_are_looked_at(task: Task, given: Callable[..., Data], sparse: bool, begun: bool) -> None:
+    """If too many coefficients of the start are not zero, L-BFGS-B goes on."""
+    rows = np.random.default_rng(1).normal(size=(60, 1200))
+    rows[np.abs(rows) < 0.5] = 0
+    data = given(rows, None, np.arange(60.0) % 3)
+    assert data.targets is not None
+    loss = Classes(3)
+    if sparse:
+        stored = csr_matrix(rows)
+        held = SparseRows.upload(task.device, stored.data, stored.indices, stored.indptr, 1200)
+        problem: Problem = SparseProblem(task, held, data.targets, loss, True)
+    else:
+        problem = Problem(task, data.rows, data.targets, loss, True)
+    asked = []
+    ask = problem.ask
+
+    def noted(what: str, *points: np.ndarray) -> np.ndarray:
+        asked.append((what, [len(each) for each in points[1:]]))
+        return ask(what, *points)
+
+    problem.ask = noted  # type: ignore[method-assign]
+    objective = Objective(problem, 0.0, 0.05, None, lambda state: None)
+    start = np.full(3603, 1e-3) if begun else np.zeros(3603)
+    solution = l1.newton(objective, how(True, 5000), start)
+    point = solution["coef"]
+    assert solution["converged"]
+    assert np.abs(objective.slopes(point, objective.gradient(point))).max() <= 1e-6
+    assert (point[:3600] == 0).mean() > 0.9
+    chosen = [columns[0] for what, columns in asked if what == "hessian"]
+    assert chosen == [] if begun else 0 < max(chosen) <= 200

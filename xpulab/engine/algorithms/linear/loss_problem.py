@@ -19,7 +19,7 @@ from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.sparse_products import HostMatrix
-from xpulab.kernels.streamed import StreamedRows, parts_of
+from xpulab.kernels.streamed import StreamedRows, on_cpu, parts_of
 from xpulab.sharing.sources import Source
 
 __all__ = ["Problem", "parts_in_passes", "problem_of"]
@@ -110,14 +110,20 @@ class Problem:
         loss = self.row_loss.kernel
         return self._flat(second_products(self.rows, self.targets, loss, *self.table(point), *self.table(step)))
 
-    def _hessian(self, point: np.ndarray) -> np.ndarray:
-        """Compute all second derivatives, and then (not for several classes) the weight of rows without any."""
+    def _hessian(self, point: np.ndarray, columns: np.ndarray | None = None) -> np.ndarray:
+        """Compute second derivatives, and then (not for several classes) the weight of rows without any.
+
+        The derivatives are those by all coefficients, or by those of some columns of the rows, and by the intercepts.
+        """
         rows = self.rows
         assert not isinstance(rows, StreamedRows)
         coef, intercept = self.table(point)
         none = [np.empty((0, self.n_columns), rows.dtype)]
         raw = np.concatenate([*none, *project(rows, coef.T, None, intercept)])
-        return self.second_derivatives(raw, self.targets_on_host(), rows.weights_on_cpu(), self._sandwich)
+        targets, weights = self.targets_on_host(), rows.weights_on_cpu()
+        if columns is None:
+            return self.second_derivatives(raw, targets, weights, self._sandwich)
+        return self.second_derivatives(raw, targets, weights, self._sandwich_of(columns), len(columns))
 
     def targets_on_host(self) -> np.ndarray:
         """Return the targets of this rank's rows: float64 of shape (n_samples,)."""
@@ -137,8 +143,15 @@ class Problem:
     def _sandwich(self, curvature: np.ndarray) -> np.ndarray:
         """Compute products (n_features + 1, n_features + 1) of the columns and a column of ones, with these weights."""
         assert isinstance(self.rows, Rows)
-        products, totals = gram(weighted(self.rows, curvature))
-        return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), curvature.sum())]])
+        return _bordered(*gram(weighted(self.rows, curvature)), curvature)
+
+    def _sandwich_of(self, columns: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function as `_sandwich`, for some columns."""
+        assert isinstance(self.rows, Rows)
+        none = [np.empty((0, len(columns)), self.rows.dtype)]
+        some = np.concatenate([*none, *(part[:, columns] for _, part in on_cpu(self.rows))])
+        rows = Rows.upload(self.rows.device, some)
+        return lambda curvature: _bordered(*gram(weighted(rows, curvature)), curvature)
 
 
 class StreamedProblem(Problem):
@@ -184,8 +197,16 @@ class SparseProblem(Problem):
         return self._flat(np.hstack([self._matrix.transposed_times(weighty).T, weighty.sum(axis=0)[:, None]]))
 
     def _sandwich(self, curvature: np.ndarray) -> np.ndarray:
-        products, totals = self._matrix.weighted_gram(curvature), self._matrix.transposed_times(curvature[:, None])
-        return np.block([[products, totals], [totals.T, np.full((1, 1), curvature.sum())]])
+        return _bordered(self._matrix.weighted_gram(curvature), self._matrix.transposed_times(curvature), curvature)
+
+    def _sandwich_of(self, columns: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        some = self._matrix.some_columns(columns)
+        return lambda curvature: _bordered(some.weighted_gram(curvature), some.transposed_times(curvature), curvature)
+
+
+def _bordered(products: np.ndarray, totals: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return products and totals of columns as the products of these columns and a column of ones."""
+    return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), weights.sum())]])
 
 
 def problem_of(task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> Problem:

@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -127,10 +128,19 @@ class Objective:
     ) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return gradient, second derivatives, and whether rows with more than a quarter of the weight have none."""
         gradient_out[:] = self.iterated(coef)
-        found = self.ask("hessian", coef) / self.problem.weight
-        hessian_out[:] = found[:-1].reshape(hessian_out.shape)
-        hessian_out[np.diag_indices(len(coef))] += self.without_intercept(np.full(len(coef), self.strength))
-        return gradient_out, hessian_out, bool(found[-1] > 0.25)
+        hessian_out[:], flat = self.hessian(coef)
+        return gradient_out, hessian_out, flat > 0.25
+
+    def hessian(self, coef: np.ndarray, columns: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+        """Return second derivatives by all coefficients or those of some columns, and the weight of rows without any.
+
+        The weight is a share of all.
+        """
+        found = self.ask("hessian", coef, *(() if columns is None else (columns,))) / self.problem.weight
+        n = math.isqrt(len(found) - 1)
+        hessian = found[:-1].reshape(n, n)
+        hessian[np.diag_indices(n)] += self.without_intercept(np.full(n, self.strength))
+        return hessian, float(found[-1])
 
     def gradient_hessian_product(
         self, coef: np.ndarray, *_: Any, **__: Any

@@ -122,8 +122,7 @@ _SOLVERS: dict[str, Callable[[Objective, Minimisation, np.ndarray], Solution]] =
     "newton-cg": _newton_cg,
     "newton-cholesky": _newton_cholesky,
     "sag": _as_sag,
-    "l1-newton": l1.newton,
-    "l1-bounded": l1.bounded,
+    "l1": l1.newton,
 }
 
 
