@@ -47,13 +47,23 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Callable[[int, int], float]]] =
     "Lasso(0.1)": ("linear_model", "Lasso", {"alpha": 0.1}, lambda n, d: n * d * d / 2),
     "LogisticRegression, 2 classes": ("linear_model", "LogisticRegression", {}, lambda n, d: 2 * n * d),
     "LogisticRegression, 5 classes": ("linear_model", "LogisticRegression", {}, lambda n, d: 10 * n * d),
+    "LogisticRegression, l1": (
+        "linear_model", "LogisticRegression", {"solver": "saga", "l1_ratio": 1.0}, lambda n, d: n * d * d / 2,
+    ),
+    "RidgeClassifier": ("linear_model", "RidgeClassifier", {}, lambda n, d: n * d * d / 2),
+    "RidgeClassifierCV": ("linear_model", "RidgeClassifierCV", {}, lambda n, d: n * d * d),
+    "LinearDiscriminantAnalysis": (
+        "discriminant_analysis", "LinearDiscriminantAnalysis", {}, lambda n, d: n * d * d / 2,
+    ),
     "PoissonRegressor": ("linear_model", "PoissonRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
     "GammaRegressor": ("linear_model", "GammaRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
     "TweedieRegressor": ("linear_model", "TweedieRegressor", {"power": 1.5, "alpha": 1e-4}, lambda n, d: 2 * n * d),
 }  # fmt: skip
-#: Classifiers -> number of classes; and regressors of positive numbers. They iterate, and are measured only if they are
-#: asked for.
-CLASSES = {"LogisticRegression, 2 classes": 2, "LogisticRegression, 5 classes": 5}
+#: Classifiers -> number of classes; and regressors of positive numbers. They are measured only if they are asked for.
+CLASSES = {
+    "LogisticRegression, 2 classes": 2, "LogisticRegression, 5 classes": 5, "LogisticRegression, l1": 2,
+    "RidgeClassifier": 5, "RidgeClassifierCV": 5, "LinearDiscriminantAnalysis": 5,
+}  # fmt: skip
 POSITIVE = ("PoissonRegressor", "GammaRegressor", "TweedieRegressor")
 ITERATE = (*CLASSES, *POSITIVE)
 
