@@ -65,7 +65,7 @@ CLASSES = {
     "RidgeClassifier": 5, "RidgeClassifierCV": 5, "LinearDiscriminantAnalysis": 5,
 }  # fmt: skip
 POSITIVE = ("PoissonRegressor", "GammaRegressor", "TweedieRegressor")
-ITERATE = (*CLASSES, *POSITIVE)
+ASKED_FOR = (*CLASSES, *POSITIVE)
 
 
 def rows_of(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,14 +116,12 @@ def work(system: str, folder: str) -> None:
         module, name, arguments, _ = CASES[case]
         estimator = getattr(importlib.import_module(f"{home}.{module}"), name)(**arguments)
         target = labels(CLASSES[case]) if case in CLASSES else amounts() if case in POSITIVE else y
-        target = target if module == "linear_model" else None
+        target = target if module in ("linear_model", "discriminant_analysis") else None
         began = time.perf_counter()
         estimator.fit(given, target)
         seconds = time.perf_counter() - began
-        print(
-            json.dumps({"seconds": seconds, "passes": int(np.ravel(estimator.n_iter_)[0]) if case in ITERATE else 1}),
-            flush=True,
-        )
+        n_iter = getattr(estimator, "n_iter_", None) if case in ASKED_FOR else None
+        print(json.dumps({"seconds": seconds, "passes": 1 if n_iter is None else int(np.ravel(n_iter)[0])}), flush=True)
     close()
 
 
@@ -256,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    once = [case for case in CASES if case not in ITERATE]
+    once = [case for case in CASES if case not in ASKED_FOR]
     parser.add_argument("--only", nargs="*", default=once, help="estimators, by the beginning of their names")
     parser.add_argument("--shapes", nargs="*", default=["1000000x50", "200000x300"], help="rows x columns")
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=SYSTEMS)
