@@ -5,6 +5,7 @@ from xpulab.linear_model._coordinate_descent import ElasticNet, Lasso
 from xpulab.linear_model._coordinate_descent_cv import ElasticNetCV, LassoCV
 from xpulab.linear_model._generalized import GammaRegressor, PoissonRegressor, TweedieRegressor
 from xpulab.linear_model._incremental import IncrementalLinearRegression, IncrementalRidge
+from xpulab.linear_model._least_angle import Lars, LassoLars
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._logistic import LogisticRegression
 from xpulab.linear_model._ridge import Ridge
@@ -19,8 +20,10 @@ __all__ = [
     "GammaRegressor",
     "IncrementalLinearRegression",
     "IncrementalRidge",
+    "Lars",
     "Lasso",
     "LassoCV",
+    "LassoLars",
     "LinearRegression",
     "LogisticRegression",
     "PoissonRegressor",

@@ -19,7 +19,7 @@ from xpulab.linear_model._proxy import LinearProxy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ElasticNet", "Lasso"]
+__all__ = ["ElasticNet", "Lasso", "check_precomputed"]
 
 
 class _Descent(LinearProxy):
@@ -81,7 +81,7 @@ class _Descent(LinearProxy):
 
         def descend(answer: Answer) -> bool:
             sums = sums_of(answer.results[0]["products"], X.shape[0])
-            _check_precomputed(self.precompute, sums, X.shape[1], self.fit_intercept)
+            check_precomputed(self.precompute, sums, X.shape[1], self.fit_intercept)
             return self._descend(sums, y, X)
 
         with self._fitting(X, weights):
@@ -117,7 +117,7 @@ class _Descent(LinearProxy):
         return all(converged(sums, n, k, gaps[k], n_iters[k], self.max_iter, self.tol) for k in range(n_targets))
 
 
-def _check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: bool) -> None:
+def check_precomputed(given: Any, sums: Sums, n_features: int, fit_intercept: bool) -> None:
     """Check a Gram matrix that the user passed: warn if it is not used, raise if it is wrong, as in scikit-learn.
 
     The descent always uses the matrix from the engines.
