@@ -43,6 +43,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "OneHotEncoder": {"handle_unknown": "ignore"},
     "PCA": {"n_components": 50},
     "QuantileTransformer": {"n_quantiles": 10},
+    "Lars": {"n_nonzero_coefs": 5},
+    "LassoLars": {"max_iter": 5},
     "RandomForestClassifier": {"n_estimators": 2, "max_depth": 5},
     "RandomForestRegressor": {"n_estimators": 1, "max_depth": 3, "max_features": 0.1},
     "TruncatedSVD": {"n_components": 50},

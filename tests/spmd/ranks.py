@@ -173,6 +173,8 @@ def linear_models() -> None:
         alike(ours.coef_, theirs.coef_, 1e-4)
         alike(ours.predict(X[MINE]), theirs.predict(X)[MINE], 1e-3, 1e-3)
         alike(ours.score(X[MINE], Y[MINE], WEIGHTS[MINE]), theirs.score(X, Y, WEIGHTS), 1e-6)
+    path = linear_model.LassoLars(alpha=0.1).fit(X[MINE], Y[MINE])
+    alike(path.coef_path_, sklearn.linear_model.LassoLars(alpha=0.1).fit(X, Y).coef_path_, 1e-6, 1e-8)
     plain = sklearn.linear_model.LinearRegression().fit(X, np.stack([Y, -Y], axis=1))
     for batches in (1, 3):
         part = linear_model.IncrementalLinearRegression()
