@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -62,9 +64,18 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("_")
 
 
-def private_names_of_the_package() -> set[str]:
-    """Return the private names of modules, functions, classes, variables and attributes that the package defines."""
-    found = set()
+@functools.cache
+def facts_of_the_package() -> tuple[set[str], list[str]]:
+    """Return what the package defines, from one pass over its files.
+
+    Returns
+    -------
+    private : set of str
+        Private names of modules, functions, classes, variables and attributes.
+    many : list of str
+        Functions outside of kernels with more than eight parameters.
+    """
+    found, many = set(), []
     for path, nodes in nodes_of("xpulab"):
         found.add(path.stem)
         for node in nodes:
@@ -72,7 +83,37 @@ def private_names_of_the_package() -> set[str]:
                 found.add(node.name)
             elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
                 found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
-    return set(filter(is_private, found))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and n_parameters(node) > 8:
+                many.append(f"{path.relative_to(ROOT)}::{node.name}")
+    return set(filter(is_private, found)), [name for name in many if not name.startswith("xpulab/kernels/")]
+
+
+@dataclass
+class Facts:
+    """What tests do, from one pass over their files."""
+
+    n_patches: int = 0
+    n_flaky: int = 0
+    private: Counter[str] = field(default_factory=Counter)  # uses of private names of the package, by file
+    waits: Counter[str] = field(default_factory=Counter)  # uses of timers and sleeps
+
+
+@functools.cache
+def facts_of_the_tests() -> Facts:
+    found, (private, _) = Facts(), facts_of_the_package()
+    for path, nodes in nodes_of("tests"):
+        tree = nodes[0]
+        assert isinstance(tree, ast.Module), path
+        found.n_flaky += n_flaky(tree, nodes)
+        contexts = [item for node in nodes if isinstance(node, ast.With) for item in node.items]
+        within = [item.optional_vars for item in contexts if is_monkeypatch(item.context_expr, {"monkeypatch"})]
+        patches = {"monkeypatch", *(each.id for each in within if isinstance(each, ast.Name))}
+        found.n_patches += sum(is_monkeypatch(node, patches) for node in nodes)
+        used = sum(name in private for node in nodes for name in names_used(node))
+        found.private[str(path.relative_to(ROOT))] += used
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr in ("Timer", "sleep")]
+        found.waits.update(map(ast.unparse, attributes))
+    return found
 
 
 def names_used(node: ast.AST) -> list[str]:
@@ -101,15 +142,9 @@ def is_monkeypatch(node: ast.AST, patches: set[str]) -> bool:
 @pytest.mark.slow
 def test_few_tests_patch_the_package_or_use_its_private_names() -> None:
     """A test uses what users, callers or the environment use, so that it holds for other code that does the same."""
-    private, n_patches, uses = private_names_of_the_package(), 0, Counter[str]()
-    for path, nodes in nodes_of("tests"):
-        contexts = [item for node in nodes if isinstance(node, ast.With) for item in node.items]
-        within = [item.optional_vars for item in contexts if is_monkeypatch(item.context_expr, {"monkeypatch"})]
-        patches = {"monkeypatch", *(each.id for each in within if isinstance(each, ast.Name))}
-        n_patches += sum(is_monkeypatch(node, patches) for node in nodes)
-        uses[str(path.relative_to(ROOT))] += sum(name in private for node in nodes for name in names_used(node))
-    assert n_patches <= MONKEYPATCHES
-    assert uses.total() <= PRIVATE_NAMES, uses.most_common(9)
+    found = facts_of_the_tests()
+    assert found.n_patches <= MONKEYPATCHES
+    assert found.private.total() <= PRIVATE_NAMES, found.private.most_common(9)
 
 
 def test_modules_of_the_engine_have_tests_of_their_own() -> None:
@@ -136,13 +171,7 @@ def n_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_few_modules_are_long_and_few_functions_take_much() -> None:
     """Kernels cut into device functions pass on what one loop would have as variables."""
     n_long = sum(len(path.read_text().splitlines()) > 400 for path in (ROOT / "xpulab").rglob("*.py"))
-    many = [
-        f"{path.relative_to(ROOT)}::{node.name}"
-        for path, nodes in nodes_of("xpulab")
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and n_parameters(node) > 8
-    ]
-    many = [name for name in many if not name.startswith("xpulab/kernels/")]
+    _, many = facts_of_the_package()
     assert n_long <= LONG_MODULES
     assert len(many) <= MANY_PARAMETERS, many
 
@@ -158,13 +187,7 @@ def n_flaky(tree: ast.Module, nodes: list[ast.AST]) -> int:
 
 @pytest.mark.slow
 def test_few_tests_depend_on_the_load_of_the_machine() -> None:
-    flaky, uses = 0, Counter[str]()
-    for path, nodes in nodes_of("tests"):
-        tree = nodes[0]
-        assert isinstance(tree, ast.Module), path
-        flaky += n_flaky(tree, nodes)
-        attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr in ("Timer", "sleep")]
-        uses.update(map(ast.unparse, attributes))
-    assert flaky <= FLAKY
-    assert uses["threading.Timer"] <= TIMERS
-    assert uses["time.sleep"] <= SLEEPS
+    found = facts_of_the_tests()
+    assert found.n_flaky <= FLAKY
+    assert found.waits["threading.Timer"] <= TIMERS
+    assert found.waits["time.sleep"] <= SLEEPS
