@@ -11,6 +11,7 @@ import copy
 import functools
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -114,6 +115,28 @@ def divides_by_samples(kind: type) -> bool:
     Since 1.9, it does. Before, it subtracted the number of classes from it.
     """
     return bool(abs(kind().fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1]).coef_[0, 0] - 10.0) < 1.0)
+
+
+@functools.cache
+def quadratic_rules(kind: type) -> tuple[bool, bool]:
+    """Return how scikit-learn's `QuadraticDiscriminantAnalysis` treats covariances; it differs between releases.
+
+    Returns
+    -------
+    by_samples : bool
+        Whether it divides by the number of rows, and not by one less.
+    raises : bool
+        Whether it raises an error for a covariance that has not the full rank, and does not only warn.
+    """
+    labels, numpy = [0, 0, 1, 1], importlib.import_module("numpy")
+    by_samples = kind().fit([[0.0], [2.0], [10.0], [12.0]], labels).scalings_[0][0] < 1.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            kind().fit([[0.0, 0.0], [2.0, 2.0], [10.0, 10.0], [12.0, 12.0]], labels)
+        except numpy.linalg.LinAlgError:
+            return bool(by_samples), True
+    return bool(by_samples), False
 
 
 def dtype_of_naive_bayes(dtype: DTypeLike) -> DTypeLike:

@@ -22,7 +22,7 @@ from strikes import die_on_rank_1, meetings, pressed_when, strike, wait_for_stop
 import xpulab
 from xpulab.basic_statistics import BasicStatistics
 from xpulab.decomposition import PCA, IncrementalPCA, TruncatedSVD
-from xpulab.discriminant_analysis import LinearDiscriminantAnalysis
+from xpulab.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from xpulab.feature_extraction.text import TfidfTransformer
 from xpulab.impute import SimpleImputer
 from xpulab.linear_model import (
@@ -91,6 +91,7 @@ FITS: dict[str, tuple[Any, dict[str, Any], bool, int]] = {
         RidgeClassifierCV([0.1, 10.0], class_weight="balanced"), {"y": LABELS, "sample_weight": WEIGHTS}, False, 2,
     ),
     "LinearDiscriminantAnalysis": (LinearDiscriminantAnalysis("lsqr"), {"y": LABELS}, False, 1),
+    "QuadraticDiscriminantAnalysis": (QuadraticDiscriminantAnalysis(), {"y": LABELS}, False, 1),
     "LassoCV": (LassoCV(cv=3, alphas=[0.1, 1.0]), {"y": Y}, False, 2),
     "IncrementalLinearRegression": (IncrementalLinearRegression(), {"y": Y}, False, 1),
 }  # fmt: skip

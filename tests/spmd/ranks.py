@@ -222,6 +222,9 @@ def least_squares_of_classes() -> None:
     axes = discriminant_analysis.LinearDiscriminantAnalysis().fit(rows[MINE], labels[MINE])
     plain = sklearn.discriminant_analysis.LinearDiscriminantAnalysis().fit(rows, labels)
     alike(axes.predict_proba(rows[MINE]), plain.predict_proba(rows)[MINE], 1e-4, 1e-6)
+    curved = discriminant_analysis.QuadraticDiscriminantAnalysis().fit(rows[MINE], labels[MINE])
+    smooth = sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis().fit(rows, labels)
+    alike(curved.predict_proba(rows[MINE]), smooth.predict_proba(rows)[MINE], 1e-4, 1e-6)
     alike(np.abs(axes.transform(rows[MINE])), np.abs(plain.transform(rows)[MINE]), 1e-4, 1e-5)
 
 

@@ -37,7 +37,7 @@ IN_PASSES = frozenset({
     "BisectingKMeans.fit", "GaussianMixture.fit", "GaussianMixture.predict", "GaussianNB.fit", "GeneralizedLinear.fit",
     "GeneralizedLinear.score", "KMeans.fit", "KMeans.predict", "LogisticRegression.fit", "LogisticRegression.score",
     "MiniBatchKMeans.fit", "batch_triangles", "bins.edges", "class_sums", "columns.statistics",
-    "discriminant.scatter", "encoding.categories",
+    "discriminant.each", "discriminant.scatter", "encoding.categories",
     "encoding.quantiles", "encoding.target_sums", "forest.grow", "frequencies", "isolation.rows", "labels.classes",
     "least_squares", "leave_one_out", "linear_products", "linear_score", "metrics.agreeing", "metrics.areas",
     "metrics.clusters", "metrics.contingency", "metrics.distinct", "metrics.errors", "metrics.losses",

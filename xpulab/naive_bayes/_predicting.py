@@ -12,10 +12,10 @@ from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.scoring import ScoredHere
 
-__all__ = ["Predicting"]
+__all__ = ["Predicting", "PredictingClasses"]
 
 
-class Predicting(ScoredHere, Proxy):
+class PredictingClasses(ScoredHere, Proxy):
     """Has the methods that predict. Among the bases, it comes before scikit-learn's class."""
 
     classes_: npt.NDArray[Any]
@@ -55,27 +55,6 @@ class Predicting(ScoredHere, Proxy):
         codes = self._predicted("predict", "label", X)
         labels: npt.NDArray[Any] = self.classes_[codes]
         return labels
-
-    def predict_joint_log_proba(
-        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
-    ) -> npt.NDArray[Any]:
-        """Return the logarithm of the joint probability of each row and each class.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Errors are those of `predict`.
-        """
-        if out is not None:
-            return in_file(self.predict_joint_log_proba, X, out)
-        return self._predicted("predict_joint_log_proba", "joint", X)
 
     def predict_log_proba(
         self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
@@ -118,3 +97,28 @@ class Predicting(ScoredHere, Proxy):
         if out is not None:
             return in_file(self.predict_proba, X, out)
         return self._predicted("predict_proba", "proba", X)
+
+
+class Predicting(PredictingClasses):
+    """Has the methods of naive Bayes classifiers that predict."""
+
+    def predict_joint_log_proba(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return the logarithm of the joint probability of each row and each class.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Errors are those of `predict`.
+        """
+        if out is not None:
+            return in_file(self.predict_joint_log_proba, X, out)
+        return self._predicted("predict_joint_log_proba", "joint", X)

@@ -19,6 +19,8 @@ __all__ = [
     "OfClasses",
     "Scatter",
     "ScatterOfClasses",
+    "ScatterOfEach",
+    "ScattersOfClasses",
     "Solution",
     "State",
 ]
@@ -118,6 +120,30 @@ class ScatterOfClasses(OwnRows, total=False):
     """Of "discriminant.scatter", on rank 0."""
 
     scatter: Scatter
+
+
+@dataclass(frozen=True)
+class ScatterOfEach:
+    """How the rows of each class are scattered about their own mean; all arrays are float64.
+
+    Attributes
+    ----------
+    counts : numpy.ndarray of shape (n_classes,)
+        Numbers of rows.
+    means : numpy.ndarray of shape (n_classes, n_features)
+    within : numpy.ndarray of shape (n_classes, n_features, n_features)
+        Sums of the products of the columns minus the means of the class.
+    """
+
+    counts: _Floats
+    means: _Floats
+    within: _Floats
+
+
+class ScattersOfClasses(OwnRows, total=False):
+    """Of "discriminant.each", on rank 0."""
+
+    scatters: ScatterOfEach
 
 
 class State(TypedDict):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from xpulab.engine.algorithms.linear.discriminant import scatter_of
+from xpulab.engine.algorithms.linear.discriminant import scatter_of, scatter_of_each
 from xpulab.engine.algorithms.linear.of_classes import any_data_of_classes, data_of_classes
 from xpulab.engine.dataset import Data, on_host
 from xpulab.engine.engine import Task
@@ -39,6 +39,17 @@ def test_scatter(
         right = (rows - middle).T @ (mine[:, None] * (rows - middle))
         made = sums.T @ sums if found.roots else sums
         np.testing.assert_allclose(made, right, atol=1e-5 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scatter_of_each_class(task: Task, given: Callable[..., Data], dtype: type) -> None:
+    rows = (X - 1e3 * Y[:, None] + 10).astype(dtype)
+    found = scatter_of_each(task, given(rows, None, Y.astype(dtype)), Y, 3)
+    np.testing.assert_array_equal(found.counts, np.bincount(Y))
+    for k in range(3):
+        own = rows[k == Y].astype(float)
+        np.testing.assert_allclose(found.means[k], own.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(found.within[k], np.cov(own.T) * (len(own) - 1), rtol=1e-5, atol=1e-5)
 
 
 def test_labels_stand_for_targets_and_weights(task: Task, sent: Callable[[np.ndarray], HandleRows]) -> None:

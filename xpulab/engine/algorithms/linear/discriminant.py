@@ -1,4 +1,4 @@
-"""Means of classes, and the spread of rows about them, from the products of columns and classes over all ranks.
+"""Means of classes, and the scatter of rows about them, from the products of columns and classes over all ranks.
 
 A column for each class, of ones and zeros, is a target of the rows. The products of the centred columns and targets are
 the differences of the means of the classes from that of all rows, times the weights of the classes. What the products
@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from xpulab.engine.algorithms.labels import codes_of
+from xpulab.engine.algorithms.linear.folds import fold_sums
 from xpulab.engine.algorithms.linear.of_classes import data_of_classes
-from xpulab.engine.algorithms.passes import may_be_precise, products
+from xpulab.engine.algorithms.passes import may_be_precise, products, rough_mean
 from xpulab.engine.algorithms.qr import products_of, triangle_of
 from xpulab.engine.dataset import Data, PassedRows
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.sharing.answers import Products
-from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses
+from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses, ScatterOfEach, ScattersOfClasses
 from xpulab.sharing.sources import SharedArray, Source
 
-__all__ = ["scatter_of"]
+__all__ = ["scatter_of", "scatter_of_each"]
 
 
 def scatter_of(task: Task, data: Data, exact: bool) -> Scatter:
@@ -62,6 +64,21 @@ def _means(found: Products) -> tuple[np.ndarray, np.ndarray]:
     return weights, found.mean + (found.cross / weights).T
 
 
+def scatter_of_each(task: Task, data: Data, codes: np.ndarray, n_classes: int) -> ScatterOfEach:
+    """Return the scatter of the rows of each class about their own mean; `codes` are this rank's numbers of classes.
+
+    Products of float32 rows are added up in float64.
+    """
+    n = data.n_features
+    shift = np.append(rough_mean(task, data.block), 0.0)
+    sums = fold_sums(task, data, codes, n_classes, shift, data.dtype == np.float32)
+    data.require_finite(sums["products"])
+    counts, totals = sums["count"], sums["total"][:, :n]
+    away = totals / counts[:, None]
+    within = sums["products"][:, :n, :n] - totals[:, :, None] * away[:, None, :]
+    return ScatterOfEach(counts, sums["shift"][:n] + away, within)
+
+
 @task("discriminant.scatter")
 def _scatter(
     task: Task,
@@ -76,3 +93,20 @@ def _scatter(
     found = scatter_of(task, data, exact)
     answer: ScatterOfClasses = {"rows": data.n_own}
     return answer | {"scatter": found} if task.comm.rank == 0 else answer
+
+
+@task("discriminant.each")
+def _each(
+    task: Task,
+    source: Source,
+    weights: None,
+    targets: Source,
+    known: np.ndarray | None,
+    n_classes: int,
+) -> ScattersOfClasses:
+    """Return the `ScatterOfEach` of the rows of all ranks, from rank 0."""
+    data = Data(task, source, None, targets)
+    assert data.targets is not None
+    found = scatter_of_each(task, data, codes_of(data.targets, known).astype(np.intp), n_classes)
+    answer: ScattersOfClasses = {"rows": data.n_own}
+    return answer | {"scatters": found} if task.comm.rank == 0 else answer

@@ -55,7 +55,7 @@ def _benign(matrix: np.ndarray) -> bool:
 
 
 def fold_sums(
-    task: Task, data: Data, fold_of_row: np.ndarray, n_folds: int, shift: np.ndarray, sharp: bool
+    task: Task, data: Data, fold_of_own: np.ndarray, n_folds: int, shift: np.ndarray, sharp: bool
 ) -> dict[str, np.ndarray]:
     """Compute weighted sums over the rows of each fold, of the columns and targets minus a shift.
 
@@ -64,8 +64,8 @@ def fold_sums(
     task : Task
     data : Data
         Rows with targets.
-    fold_of_row : numpy.ndarray of int of shape (n_samples,)
-        The fold of each row of all ranks; -1 for rows of no fold.
+    fold_of_own : numpy.ndarray of int of shape (n_own,)
+        The fold of each row of this rank; -1 for rows of no fold.
     n_folds : int
         Number of folds.
     shift : numpy.ndarray of shape (n_features + n_targets,)
@@ -81,10 +81,9 @@ def fold_sums(
     """
     m = len(shift)
     shift = shift.astype(data.dtype).astype(np.float64)
-    mine = fold_of_row[data.bounds[task.comm.rank] : data.bounds[task.comm.rank + 1]]
     facts, found = np.zeros((n_folds, 2 + m)), np.zeros((n_folds, m, m))
     task.check()
-    for rows, targets, fold, chosen in _of_folds(data, mine, n_folds):
+    for rows, targets, fold, chosen in _of_folds(data, fold_of_own, n_folds):
         for block, right, weights in _of_fold(rows, targets, chosen):
             away = np.hstack([block, right]) - shift
             facts[fold, 0] += len(block)
@@ -141,5 +140,6 @@ def _linear_products(
     if not all(np.isfinite(sums).all() for sums in (found.gram, found.cross)):
         raise ValueError(_TOO_LARGE)
     shift = np.concatenate([found.mean, found.target_mean])
-    sums = [fold_sums(task, data, fold_of_row, n_folds, shift, sharp) for fold_of_row, n_folds in folds]
+    own = slice(data.bounds[task.comm.rank], data.bounds[task.comm.rank + 1])
+    sums = [fold_sums(task, data, fold_of_row[own], n_folds, shift, sharp) for fold_of_row, n_folds in folds]
     return {"rows": data.n_own, "products": found, "sharp": sharp, "folds": sums}

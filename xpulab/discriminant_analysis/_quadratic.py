@@ -1,0 +1,279 @@
+"""`QuadraticDiscriminantAnalysis`: scikit-learn's estimator on all engines of the active cluster."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import sklearn.discriminant_analysis
+from sklearn.utils.validation import check_is_fitted
+
+from xpulab._sklearn import _fit_context, quadratic_rules
+from xpulab.checks import ONE_AT_A_TIME
+from xpulab.data import ShardedArray
+from xpulab.deploy.current import current_ranks
+from xpulab.estimator.labels import Labels, checked_labels
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.sending import Result
+from xpulab.naive_bayes._predicting import PredictingClasses
+from xpulab.sharing.linear_models import ScattersOfClasses
+
+__all__ = ["QuadraticDiscriminantAnalysis"]
+
+_Floats = npt.NDArray[np.float64]
+
+
+class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis):
+    """Classification by a normal distribution with a covariance for each class, on every device of the active cluster.
+
+    Parameters, attributes and results are those of `sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis`, for
+    any number of engines; the signs of axes may be others. A fit needs one pass over the rows, for the products of the
+    columns in each class. The signature is that of the installed version of scikit-learn.
+
+    Parameters
+    ----------
+    solver : {"svd", "eigen"}, default="svd"
+        Both compute the eigenvalues of the covariances; "eigen" takes a `shrinkage`, and "svd" a `reg_param`.
+    shrinkage : float or None, default=None
+        Share of the scaled identity in the covariances, with "eigen". "auto" raises an error: scikit-learn's own
+        estimator computes it.
+    priors : array-like of shape (n_classes,), optional
+        Probabilities of the classes; by default their shares of the rows.
+    reg_param : float, default=0.0
+        Share of the identity in the covariances, with "svd".
+    store_covariance : bool, default=False
+        Whether to set `covariance_`.
+    tol : float, default=1e-4
+        Eigenvalues of a covariance up to `tol` count as zero.
+    covariance_estimator : None
+        Any other value raises an error: scikit-learn's own estimator takes one.
+
+    Attributes
+    ----------
+    covariance_ : list of ndarray of shape (n_features, n_features)
+        The covariance of each class; only if it was asked for.
+    means_ : ndarray of shape (n_classes, n_features)
+        Means of the columns in each class.
+    priors_ : ndarray of shape (n_classes,)
+        Probabilities of the classes.
+    rotations_ : list of ndarray of shape (n_features, n_axes)
+        The axes of each class.
+    scalings_ : list of ndarray of shape (n_axes,)
+        The variances along the axes, in descending order.
+    classes_ : ndarray of shape (n_classes,)
+        The labels, in ascending order.
+    n_features_in_ : int
+        Number of columns of the input.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns; set only if the input has names, and all of them are strings.
+    report_ : FitReport
+        The work of each engine, and the seconds of each phase, in the last fit.
+
+    See Also
+    --------
+    sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis : The same in one process.
+
+    Examples
+    --------
+    >>> import xpulab
+    >>> from xpulab.discriminant_analysis import QuadraticDiscriminantAnalysis
+    >>> X = [[-1.0, -1.0], [-2.0, -1.0], [-3.0, -2.0], [1.0, 1.0], [2.0, 1.0], [3.0, 2.0]]
+    >>> with xpulab.XPUCluster(n=2):
+    ...     QuadraticDiscriminantAnalysis().fit(X, ["a", "a", "a", "b", "b", "b"]).predict([[-0.8, -1.0]])
+    array(['a'], dtype='<U1')
+    """
+
+    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
+    _computes_as: ClassVar[str] = "means_"
+    _narrow: ClassVar[bool] = True
+
+    classes_: npt.NDArray[Any]
+    means_: npt.NDArray[Any]
+    priors_: npt.NDArray[Any]
+    scalings_: list[npt.NDArray[Any]]
+    rotations_: list[npt.NDArray[Any]]
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: npt.ArrayLike | ShardedArray, y: Any) -> QuadraticDiscriminantAnalysis:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+            float32 and float64 keep their dtype, other numbers become float64. A memory-mapped array is read by the
+            engines themselves.
+        y : array-like or ShardedArray of shape (n_samples,)
+            Labels: numbers or strings in an array, numbers in a handle.
+
+        Returns
+        -------
+        QuadraticDiscriminantAnalysis
+            This object, fitted.
+
+        Raises
+        ------
+        NoClusterError
+            If no cluster is running.
+        ValueError, TypeError, NotImplementedError
+            For input and parameters that scikit-learn rejects, for ``shrinkage="auto"`` and a `covariance_estimator`,
+            and for sparse matrices. No rows have been sent.
+        numpy.linalg.LinAlgError
+            If a covariance has not the full rank, as in scikit-learn since 1.8; before, it warns.
+        HandleError
+            If the rows of a `ShardedArray` are on another cluster, or were freed.
+        EngineError, EngineLostError
+            If an engine raised an exception, or ended.
+        KeyboardInterrupt
+            If the user interrupted the fit; nothing was fitted.
+        """
+        solver = getattr(self, "solver", "svd")  # since 1.8, as shrinkage and covariance_estimator
+        self._check_solver(solver)
+        cluster = current_ranks()
+        rows: Any = self._checked(cluster, X, reset=True)
+        y = checked_labels(self, cluster, y, rows)
+        labels = Labels.of(self, cluster, y, None)
+        if len(labels.classes) < 2:
+            raise ValueError(f"The number of classes has to be greater than one. Got {len(labels.classes)} class.")
+        if (labels.totals == 1).any():
+            alone = labels.classes[labels.totals == 1][0]
+            raise ValueError(f"y has only 1 sample in class {alone}, covariance is ill defined.")
+        priors = labels.totals / labels.totals.sum() if self.priors is None else np.array(self.priors)
+        if priors.shape != labels.classes.shape:
+            raise ValueError(
+                f"priors has the shape {priors.shape}; expected one for each class: {labels.classes.shape}"
+            )
+        with self._fitting(rows, None):
+            found: ScattersOfClasses = self._ask(
+                cluster, "fit", "discriminant.each", rows, y=labels.targets, known=labels.known,
+                n_classes=len(labels.classes),
+            ).results[0]  # fmt: skip
+            scatters = found["scatters"]
+            with ONE_AT_A_TIME:
+                by_samples, raises = quadratic_rules(self.sklearn_class())
+            scalings: list[npt.NDArray[Any]] = []
+            rotations, covariances = [], []
+            kind = rows.dtype if solver == "svd" else np.float64  # as in scikit-learn
+            for label, count, within in zip(labels.classes, scatters.counts, scatters.within, strict=True):
+                covariance = within / (count if by_samples or solver == "eigen" else count - 1)
+                values, axes, kept = self._decomposed(covariance, solver, min(int(count), rows.shape[1]))
+                if (values > self.tol).sum() < rows.shape[1]:
+                    name = label if raises else len(scalings)  # before 1.8, it is the number of the class
+                    self._tell_of_rank(name, int(count), rows.shape[1], solver, raises)
+                scalings.append(values.astype(kind))
+                rotations.append(axes.astype(kind))
+                covariances.append(kept.astype(kind))
+            self.classes_, self.priors_, self.means_ = labels.classes, priors, scatters.means.astype(rows.dtype)
+            self.scalings_, self.rotations_ = scalings, rotations
+            if self.store_covariance:
+                self.covariance_ = covariances
+        return self
+
+    def _check_solver(self, solver: str) -> None:
+        """Raise scikit-learn's errors about parameters that do not fit together, and ours."""
+        shrinkage, estimator = getattr(self, "shrinkage", None), getattr(self, "covariance_estimator", None)
+        if solver == "svd" and shrinkage is not None:
+            raise NotImplementedError("shrinkage not supported with 'svd' solver.")
+        if solver == "svd" and estimator is not None:
+            raise ValueError("covariance_estimator is not supported with solver='svd'. Try solver='eigen' instead.")
+        if shrinkage is not None and estimator is not None:
+            raise ValueError(
+                "covariance_estimator and shrinkage parameters are not None. Only one of the two can be set."
+            )
+        for name, given in (("shrinkage", shrinkage), ("covariance_estimator", estimator)):
+            if given is not None and not isinstance(given, numbers.Real):
+                computed = "None or a number from 0 to 1" if name == "shrinkage" else "None"
+                raise ValueError(
+                    f"{name}={given!r} was given; the engines compute {computed}: choose that, or use "
+                    "sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis"
+                )
+
+    def _decomposed(self, covariance: _Floats, solver: str, most: int) -> tuple[_Floats, _Floats, _Floats]:
+        """Return the variances along the axes of a class, the axes, and the covariance."""
+        n = len(covariance)
+        if solver == "eigen":
+            shrinkage = self.shrinkage or 0.0
+            covariance = (1 - shrinkage) * covariance + shrinkage * (np.trace(covariance) / n) * np.eye(n)
+            values, axes = np.linalg.eigh(covariance)
+            return values[::-1], axes[:, ::-1], covariance
+        values, axes = np.linalg.eigh(covariance)
+        values, axes = np.maximum(values[::-1], 0.0)[:most], axes[:, ::-1][:, :most]
+        values = (1 - self.reg_param) * values + self.reg_param
+        return values, axes, axes * values @ axes.T
+
+    def _tell_of_rank(self, label: Any, count: int, n_features: int, solver: str, raises: bool) -> None:
+        """Raise or warn, as scikit-learn does, for a covariance that has not the full rank."""
+        if not raises:
+            warnings.warn(
+                f"The covariance matrix of class {label} is not full rank. Increasing the value of parameter "
+                "`reg_param` might help reducing the collinearity.",
+                scipy.linalg.LinAlgWarning,
+                stacklevel=5,
+            )
+            return
+        if solver == "svd" and count <= n_features:
+            raise np.linalg.LinAlgError(
+                f"The covariance matrix of class {label} is not full rank. When using `solver='svd'` the number of "
+                f"samples in each class should be more than the number of features, but class {label} has {count} "
+                f"samples and {n_features} features. Try using `solver='eigen'` and setting the parameter `shrinkage` "
+                "for regularization."
+            )
+        parameter = "shrinkage" if solver == "eigen" else "reg_param"
+        raise np.linalg.LinAlgError(
+            f"The covariance matrix of class {label} is not full rank. Increase the value of `{parameter}` to reduce "
+            "the collinearity."
+        )
+
+    def decision_function(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> npt.NDArray[Any]:
+        """Return the logarithm of the joint probability of each row and each class, but for a constant.
+
+        Parameters
+        ----------
+        X : array-like or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+            For two classes, that of the second less that of the first. Errors are those of `predict`.
+        """
+        if out is not None:
+            return in_file(self.decision_function, X, out)
+        joint = self._predicted("decision_function", "joint", X)
+        return joint[:, 1] - joint[:, 0] if len(self.classes_) == 2 else joint
+
+    def _predicted(self, method: str, kind: str, X: Any) -> npt.NDArray[Any]:
+        check_is_fitted(self)
+        cluster = self._cluster()
+        X = self._checked(cluster, X, reset=False)
+        is_label = kind == "label"
+        result = Result(None if is_label else len(self.classes_), np.dtype(np.int64 if is_label else np.float64))
+        scalings = [np.asarray(each, np.float64) for each in self.scalings_]
+        with np.errstate(divide="ignore"):
+            constants = np.log(np.asarray(self.priors_, np.float64)) - [np.log(each).sum() / 2 for each in scalings]
+            factors = np.stack(
+                [_triangular(axes / np.sqrt(s)) for axes, s in zip(self.rotations_, scalings, strict=True)]
+            )
+        self._ask(
+            cluster, method, "GaussianNB.predict", X, result=result, kind=kind, constants=constants,
+            means=self.means_.astype(np.float64), factors=factors,
+        )  # fmt: skip
+        return result.value
+
+
+def _triangular(matrix: _Floats) -> _Floats:
+    """Return an upper triangular matrix T (n, n) with ``T @ T.T == matrix @ matrix.T``, for a matrix (n, m <= n)."""
+    n, m = matrix.shape
+    turned = np.zeros((n, n))
+    turned[:, :m] = matrix[::-1]
+    triangle = np.asarray(np.linalg.qr(turned.T, mode="r"))
+    return np.ascontiguousarray(triangle.T[::-1, ::-1])
