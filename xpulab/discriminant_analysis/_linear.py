@@ -14,6 +14,7 @@ import sklearn.discriminant_analysis
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import _fit_context, divides_by_samples
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
@@ -243,7 +244,8 @@ class LinearDiscriminantAnalysis(
     def _axes_of_svd(self, scatter: Scatter, away: _Floats, priors: _Floats, n_samples: int) -> _Floats:
         """Return the axes (n_features, n_axes) on which the classes have a variance of 1, and differ most."""
         n_classes = len(priors)
-        divisor = n_samples if divides_by_samples(self.sklearn_class()) else n_samples - n_classes
+        with ONE_AT_A_TIME:
+            divisor = n_samples if divides_by_samples(self.sklearn_class()) else n_samples - n_classes
         squares = np.square(scatter.within).sum(axis=0) if scatter.roots else scatter.within.diagonal()
         std = np.sqrt(np.maximum(squares, 0.0) / n_samples)
         std[std == 0] = 1.0

@@ -11,6 +11,7 @@ import sklearn.linear_model
 from sklearn.utils.metadata_routing import process_routing
 
 from xpulab._sklearn import _fit_context, _IdentityClassifier, _raise_for_params, _routing_enabled
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.linear_model._ridge_classifier import RidgeClassifier
@@ -153,4 +154,5 @@ class RidgeClassifierCV(SignClassifier, LeavingOneOut, sklearn.linear_model.Ridg
         classes, codes = np.unique(y.gather() if isinstance(y, ShardedArray) else y, return_inverse=True)
         truth = _IdentityClassifier(classes=np.arange(len(classes)))
         decisions = each[:, 0] if len(classes) <= 2 else each
-        return np.array([[scorer(truth, decisions[..., k], codes, **more) for k in range(each.shape[2])]])
+        with ONE_AT_A_TIME:
+            return np.array([[scorer(truth, decisions[..., k], codes, **more) for k in range(each.shape[2])]])

@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 
 from xpulab._sklearn import class_weights
-from xpulab.checks import array_of, type_of_target
+from xpulab.checks import ONE_AT_A_TIME, array_of, type_of_target
 from xpulab.data import ShardedArray
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.labels import Labels, checked_labels
@@ -55,16 +55,19 @@ class Signs:
         """Check labels before anything is sent, and find the targets and, with `class_weight`, the weights."""
         binarizer, class_weight = LabelBinarizer(pos_label=1, neg_label=-1), estimator.class_weight
         if _says_several(y):
-            targets: Any = binarizer.fit_transform(y)
+            with ONE_AT_A_TIME:
+                targets: Any = binarizer.fit_transform(y)
             sent = checked_targets(estimator, cluster, targets, rows)
             if class_weight:
-                by_row = compute_sample_weight(class_weight, y)
+                with ONE_AT_A_TIME:
+                    by_row = compute_sample_weight(class_weight, y)
                 every = weights.gather() if isinstance(weights, ShardedArray) else weights
                 weights = by_row if every is None else by_row * every
             return cls(binarizer, sent, None, targets.shape[1], weights)
         labels = Labels.of(estimator, cluster, checked_labels(estimator, cluster, y, rows), None)
         by_class = class_weights(class_weight, labels.classes, labels.totals) if class_weight else None
-        table = binarizer.fit_transform(labels.classes).astype(np.float64)
+        with ONE_AT_A_TIME:
+            table = binarizer.fit_transform(labels.classes).astype(np.float64)
         return cls(binarizer, labels.targets, OfClasses(labels.known, table, by_class), table.shape[1], weights)
 
     def weighted_here(self) -> Signs:
@@ -147,7 +150,9 @@ class SignClassifier(LinearClassifier):
         check_is_fitted(self)
         if not self._several:
             return super().score(X, y, sample_weight)
-        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+        predictions = self.predict(X)
+        with ONE_AT_A_TIME:
+            return float(accuracy_score(y, predictions, sample_weight=sample_weight))
 
     @property
     def _several(self) -> bool:
