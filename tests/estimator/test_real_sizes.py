@@ -16,6 +16,7 @@ from sklearn.utils import get_tags
 
 import xpulab
 from xpulab.decomposition import PCA
+from xpulab.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 pytestmark = pytest.mark.cluster
 
@@ -49,6 +50,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "RandomForestRegressor": {"n_estimators": 1, "max_depth": 3, "max_features": 0.1},
     "TruncatedSVD": {"n_components": 50},
 }
+if "solver" in inspect.signature(QuadraticDiscriminantAnalysis).parameters:  # since scikit-learn 1.8
+    PARAMETERS["QuadraticDiscriminantAnalysis"] = {"solver": "eigen", "shrinkage": 0.5}  # of fewer rows than columns
 #: Rows other than X: few if 300,000 columns come out, and categories.
 ROWS = {"OneHotEncoder": np.rint(X), "PolynomialFeatures": X[:10]}
 

@@ -34,7 +34,7 @@ METHODS = (
 DTYPES = ["f2", "f4", "f8", "i4", "i8", "u8", "u1", "?"]
 #: Classes that keep their attributes in float64 after a fit of float16, and compute later rows with them. Those of
 #: scikit-learn are float16, which has no number above 65504 and counts to 2048.
-WIDER = {"LinearRegression", "RidgeCV", "GaussianNB", "Lars", "LassoLars"}
+WIDER = {"LinearRegression", "RidgeCV", "RidgeClassifierCV", "GaussianNB", "Lars", "LassoLars"}
 KINDS = [kind for kind in exported() if theirs_of(kind)]
 of_each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
