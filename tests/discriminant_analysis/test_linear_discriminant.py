@@ -173,6 +173,18 @@ def test_refusals(on_pair: xpulab.XPUCluster) -> None:
         model.transform(X)
 
 
+@pytest.mark.usefixtures("on_pair")
+def test_a_fit_that_fails_changes_nothing() -> None:
+    X, y = table()
+    model = LinearDiscriminantAnalysis(solver="eigen").fit(X, y)
+    before = {name: np.copy(value) for name, value in vars(model).items() if isinstance(value, np.ndarray)}
+    with pytest.raises(np.linalg.LinAlgError):  # the scatter of a column of zeros has no inverse
+        model.fit(np.hstack([X[:, :4], np.zeros((len(X), 1))]), np.where(y == "a", "b", y))
+    assert len(before) >= 6
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(model, name), value, err_msg=name)
+
+
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     proxies = ["xpulab.discriminant_analysis:LinearDiscriminantAnalysis"]
     modules = ["sklearn.tests.test_discriminant_analysis"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import warnings
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
+from xpulab.discriminant_analysis._covariances import require_computed, shrunk
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.estimator.results_in_files import in_file
@@ -137,7 +137,7 @@ class LinearDiscriminantAnalysis(
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        self._check_shrinkage()
+        require_computed(self, "covariance estimator is not supported with svd solver. Try another solver")
         cluster = current_ranks()
         rows: Any = self._checked(cluster, X, reset=True, ensure_min_samples=2)
         y = checked_labels(self, cluster, y, rows)
@@ -148,7 +148,10 @@ class LinearDiscriminantAnalysis(
         priors = self._checked_priors(labels, rows.dtype)
         most = min(n_classes - 1, rows.shape[1])
         if self.n_components is not None and self.n_components > most:
-            raise ValueError("n_components cannot be larger than min(n_features, n_classes - 1).")
+            raise ValueError(
+                "n_components cannot be larger than min(n_features, n_classes - 1). "
+                f"n_components={self.n_components} was given; expected at most {most}"
+            )
         with self._fitting(rows, None):
             by_priors = priors.astype(np.float64) * n_samples / labels.totals
             evenly = bool(np.allclose(by_priors, 1.0))
@@ -157,27 +160,12 @@ class LinearDiscriminantAnalysis(
                 plain = self._scatter(cluster, rows, labels, None)
             if self.solver != "svd" or self.store_covariance:
                 weighted = plain if evenly else self._scatter(cluster, rows, labels, by_priors)
+            most = most if self.n_components is None else self.n_components
+            made = self._solved(plain, weighted, priors, n_samples, most)
             self.classes_, self.priors_ = labels.classes, priors
-            self._max_components = self._n_features_out = most if self.n_components is None else self.n_components
-            self._solve(plain, weighted, n_samples, rows.dtype)
+            self._max_components = self._n_features_out = most
+            self._set(made, rows.dtype)
         return self
-
-    def _check_shrinkage(self) -> None:
-        """Raise scikit-learn's errors about parameters that do not fit together, and ours."""
-        if self.solver == "svd" and self.shrinkage is not None:
-            raise NotImplementedError("shrinkage not supported with 'svd' solver.")
-        if self.solver == "svd" and self.covariance_estimator is not None:
-            raise ValueError("covariance estimator is not supported with svd solver. Try another solver")
-        if self.shrinkage is not None and self.covariance_estimator is not None:
-            raise ValueError(
-                "covariance_estimator and shrinkage parameters are not None. Only one of the two can be set."
-            )
-        for name, computed in (("shrinkage", "None or a number from 0 to 1"), ("covariance_estimator", "None")):
-            if (given := getattr(self, name)) is not None and not isinstance(given, numbers.Real):
-                raise ValueError(
-                    f"{name}={given!r} was given; the engines compute {computed}: choose that, or use "
-                    "sklearn.discriminant_analysis.LinearDiscriminantAnalysis"
-                )
 
     def _checked_priors(self, labels: Labels, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the probabilities of the classes; raise and warn as scikit-learn does."""
@@ -208,41 +196,52 @@ class LinearDiscriminantAnalysis(
         ).results[0]
         return found["scatter"]
 
-    def _solve(self, plain: Scatter | None, weighted: Scatter | None, n_samples: int, dtype: np.dtype[Any]) -> None:
-        """Compute the fitted attributes as scikit-learn does, in float64, and set them in its dtypes."""
+    def _solved(
+        self, plain: Scatter | None, weighted: Scatter | None, priors: npt.NDArray[Any], n_samples: int, most: int
+    ) -> dict[str, _Floats]:
+        """Return the fitted attributes as scikit-learn computes them, in float64, of at most so many components."""
         scatter = weighted if plain is None else plain
         assert scatter is not None
-        means, priors = scatter.means, self.priors_.astype(np.float64)
-        self.means_ = means.astype(dtype)
+        means, priors = scatter.means, priors.astype(np.float64)
+        made = {"means_": means}
         if weighted is not None:
-            within = self._shrunk(_product(weighted.within, weighted.roots) / weighted.weight)
-            self.covariance_ = within
+            within = shrunk(_product(weighted.within, weighted.roots) / weighted.weight, self.shrinkage)
+            made["covariance_"] = within
         if self.solver == "svd":
-            middle = priors @ means
-            self.xbar_ = middle.astype(dtype)
-            axes = self._axes_of_svd(scatter, means - middle, priors, n_samples)
+            middle = made["xbar_"] = priors @ means
+            axes, ratios = self._axes_of_svd(scatter, means - middle, priors, n_samples)
+            made["scalings_"], made["explained_variance_ratio_"] = axes, ratios[:most]
             along = (means - middle) @ axes
             coef = along @ axes.T
             intercept = np.log(priors) - 0.5 * np.square(along).sum(axis=1) - coef @ middle
-            self.scalings_ = axes.astype(dtype)
         elif self.solver == "lsqr":
             coef = scipy.linalg.lstsq(within, means.T)[0].T
             intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
         else:
-            between = self._shrunk(_product(scatter.total, scatter.roots) / scatter.weight) - within
+            between = shrunk(_product(scatter.total, scatter.roots) / scatter.weight, self.shrinkage) - within
             values, axes = scipy.linalg.eigh(between, within)
             values, axes = values[::-1], axes[:, ::-1]
-            self.explained_variance_ratio_ = (values / values.sum())[: self._max_components]
+            made["scalings_"], made["explained_variance_ratio_"] = axes, (values / values.sum())[:most]
             coef = means @ axes @ axes.T
             intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
-            self.scalings_ = axes
-        if len(self.classes_) == 2:  # one function says which of two classes
+        if len(means) == 2:  # one function says which of two classes
             coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-        kept = dtype if self.solver == "svd" or len(self.classes_) == 2 else np.dtype(np.float64)
-        self.coef_, self.intercept_ = np.ascontiguousarray(coef.astype(kept)), intercept.astype(kept)
+        return made | {"coef_": coef, "intercept_": intercept}
 
-    def _axes_of_svd(self, scatter: Scatter, away: _Floats, priors: _Floats, n_samples: int) -> _Floats:
-        """Return the axes (n_features, n_axes) on which the classes have a variance of 1, and differ most."""
+    def _set(self, made: dict[str, _Floats], dtype: np.dtype[Any]) -> None:
+        """Set the fitted attributes in scikit-learn's dtypes."""
+        exact = {"covariance_"}
+        if self.solver != "svd":
+            exact |= {"scalings_", "explained_variance_ratio_"}
+            exact |= {"coef_", "intercept_"} if len(made["means_"]) > 2 else set()
+        for name, values in made.items():
+            setattr(self, name, np.ascontiguousarray(values if name in exact else values.astype(dtype)))
+
+    def _axes_of_svd(self, scatter: Scatter, away: _Floats, priors: _Floats, n_samples: int) -> tuple[_Floats, _Floats]:
+        """Return the axes (n_features, n_axes) on which the classes have a variance of 1, and differ most.
+
+        Beside them are their shares of the variance between the classes; none for one class.
+        """
         n_classes = len(priors)
         with ONE_AT_A_TIME:
             divisor = n_samples if divides_by_samples(self.sklearn_class()) else n_samples - n_classes
@@ -258,17 +257,9 @@ class LinearDiscriminantAnalysis(
         axes: _Floats = (turned[:rank] / std).T / sizes[:rank]
         between = np.sqrt(n_samples * priors / max(n_classes - 1, 1))[:, None] * away
         _, sizes, turned = scipy.linalg.svd(between @ axes, full_matrices=False)
-        ratios = np.square(sizes) / np.square(sizes).sum() if self._max_components else np.empty(0)
-        self.explained_variance_ratio_ = ratios[: self._max_components].astype(self.means_.dtype)
+        ratios = np.square(sizes) / np.square(sizes).sum() if n_classes > 1 else np.empty(0)
         rank = int((sizes > self.tol * sizes[:1]).sum())
-        return axes @ turned[:rank].T
-
-    def _shrunk(self, covariance: _Floats) -> _Floats:
-        """Return the covariance with its share of the identity."""
-        if self.shrinkage is None:
-            return covariance
-        n = len(covariance)
-        return (1 - self.shrinkage) * covariance + self.shrinkage * (np.trace(covariance) / n) * np.eye(n)
+        return axes @ turned[:rank].T, ratios
 
     def transform(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Project rows on the axes between the classes.

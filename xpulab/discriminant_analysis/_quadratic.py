@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +17,24 @@ from xpulab._sklearn import _fit_context, quadratic_rules
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
+from xpulab.discriminant_analysis._covariances import require_computed, shrunk
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.sending import Result
 from xpulab.naive_bayes._predicting import PredictingClasses
-from xpulab.sharing.linear_models import ScattersOfClasses
+from xpulab.sharing.linear_models import ScatterOfEach, ScattersOfClasses
 
 __all__ = ["QuadraticDiscriminantAnalysis"]
 
 _Floats = npt.NDArray[np.float64]
+
+
+class _Axes(NamedTuple):
+    """Variances along the axes, the axes, and the covariance of each class."""
+
+    scalings: list[npt.NDArray[Any]]
+    rotations: list[npt.NDArray[Any]]
+    covariances: list[npt.NDArray[Any]]
 
 
 class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis):
@@ -133,7 +141,7 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
             If the user interrupted the fit; nothing was fitted.
         """
         solver = getattr(self, "solver", "svd")  # since 1.8, as shrinkage and covariance_estimator
-        self._check_solver(solver)
+        require_computed(self, "covariance_estimator is not supported with solver='svd'. Try solver='eigen' instead.")
         cluster = current_ranks()
         rows: Any = self._checked(cluster, X, reset=True)
         y = checked_labels(self, cluster, y, rows)
@@ -153,52 +161,33 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
                 cluster, "fit", "discriminant.each", rows, y=labels.targets, known=labels.known,
                 n_classes=len(labels.classes),
             ).results[0]  # fmt: skip
-            scatters = found["scatters"]
-            with ONE_AT_A_TIME:
-                by_samples, raises = quadratic_rules(self.sklearn_class())
-            scalings: list[npt.NDArray[Any]] = []
-            rotations, covariances = [], []
-            kind = rows.dtype if solver == "svd" else np.float64  # as in scikit-learn
-            for label, count, within in zip(labels.classes, scatters.counts, scatters.within, strict=True):
-                covariance = within / (count if by_samples or solver == "eigen" else count - 1)
-                values, axes, kept = self._decomposed(covariance, solver, min(int(count), rows.shape[1]))
-                if (values > self.tol).sum() < rows.shape[1]:
-                    name = label if raises else len(scalings)  # before 1.8, it is the number of the class
-                    self._tell_of_rank(name, int(count), rows.shape[1], solver, raises)
-                scalings.append(values.astype(kind))
-                rotations.append(axes.astype(kind))
-                covariances.append(kept.astype(kind))
-            self.classes_, self.priors_, self.means_ = labels.classes, priors, scatters.means.astype(rows.dtype)
-            self.scalings_, self.rotations_ = scalings, rotations
+            axes = self._axes_of(labels.classes, found["scatters"], solver, rows.dtype)
+            self.classes_, self.priors_ = labels.classes, priors
+            self.means_ = found["scatters"].means.astype(rows.dtype)
+            self.scalings_, self.rotations_ = axes.scalings, axes.rotations
             if self.store_covariance:
-                self.covariance_ = covariances
+                self.covariance_ = axes.covariances
         return self
 
-    def _check_solver(self, solver: str) -> None:
-        """Raise scikit-learn's errors about parameters that do not fit together, and ours."""
-        shrinkage, estimator = getattr(self, "shrinkage", None), getattr(self, "covariance_estimator", None)
-        if solver == "svd" and shrinkage is not None:
-            raise NotImplementedError("shrinkage not supported with 'svd' solver.")
-        if solver == "svd" and estimator is not None:
-            raise ValueError("covariance_estimator is not supported with solver='svd'. Try solver='eigen' instead.")
-        if shrinkage is not None and estimator is not None:
-            raise ValueError(
-                "covariance_estimator and shrinkage parameters are not None. Only one of the two can be set."
-            )
-        for name, given in (("shrinkage", shrinkage), ("covariance_estimator", estimator)):
-            if given is not None and not isinstance(given, numbers.Real):
-                computed = "None or a number from 0 to 1" if name == "shrinkage" else "None"
-                raise ValueError(
-                    f"{name}={given!r} was given; the engines compute {computed}: choose that, or use "
-                    "sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis"
-                )
+    def _axes_of(self, classes: npt.NDArray[Any], scatters: ScatterOfEach, solver: str, dtype: np.dtype[Any]) -> _Axes:
+        """Return the axes of all classes, in scikit-learn's dtypes; raise or warn for one without the full rank."""
+        with ONE_AT_A_TIME:
+            by_samples, raises = quadratic_rules(self.sklearn_class())
+        n, kind, made = scatters.means.shape[1], dtype if solver == "svd" else np.float64, _Axes([], [], [])
+        for number, count in enumerate(scatters.counts.astype(int)):
+            covariance = scatters.within[number] / (count if by_samples or solver == "eigen" else count - 1)
+            values, axes, kept = self._decomposed(covariance, solver, min(count, n))
+            if (values > self.tol).sum() < n:  # before 1.8, scikit-learn names the number of the class
+                self._tell_of_rank(classes[number] if raises else number, count, n, solver, raises)
+            made.scalings.append(values.astype(kind))
+            made.rotations.append(axes.astype(kind))
+            made.covariances.append(kept.astype(kind))
+        return made
 
     def _decomposed(self, covariance: _Floats, solver: str, most: int) -> tuple[_Floats, _Floats, _Floats]:
         """Return the variances along the axes of a class, the axes, and the covariance."""
-        n = len(covariance)
         if solver == "eigen":
-            shrinkage = self.shrinkage or 0.0
-            covariance = (1 - shrinkage) * covariance + shrinkage * (np.trace(covariance) / n) * np.eye(n)
+            covariance = shrunk(covariance, self.shrinkage)
             values, axes = np.linalg.eigh(covariance)
             return values[::-1], axes[:, ::-1], covariance
         values, axes = np.linalg.eigh(covariance)
@@ -213,7 +202,7 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
                 f"The covariance matrix of class {label} is not full rank. Increasing the value of parameter "
                 "`reg_param` might help reducing the collinearity.",
                 scipy.linalg.LinAlgWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
             return
         if solver == "svd" and count <= n_features:

@@ -78,7 +78,8 @@ class _LeastAngle(LinearProxy):
         if self.jitter is not None:
             if isinstance(y, ShardedArray):
                 raise TypeError(
-                    f"jitter={self.jitter!r} was given, and y is a ShardedArray; expected an array of targets"
+                    f"jitter={self.jitter!r} was given, and y is a ShardedArray; expected an array of targets, "
+                    "such as y.gather()"
                 )
             noise = check_random_state(self.random_state).uniform(high=self.jitter, size=len(y))
             y = y + (noise if y.ndim == 1 else noise[:, None]).astype(y.dtype)

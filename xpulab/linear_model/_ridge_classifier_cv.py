@@ -123,6 +123,8 @@ class RidgeClassifierCV(SignClassifier, LeavingOneOut, sklearn.linear_model.Ridg
         alphas = self._checked_alphas()
         cluster = current_ranks()
         rows: Any = self._checked(cluster, X, reset=True)
+        if self.cv is not None:
+            self._require_here(rows, y, "folds of classes are")
         signs = Signs.of(self, cluster, rows, y, self._weights(sample_weight, rows))
         if self.cv is not None or self.scoring is not None:
             signs = signs.weighted_here()
@@ -139,9 +141,7 @@ class RidgeClassifierCV(SignClassifier, LeavingOneOut, sklearn.linear_model.Ridg
                 self._set_signs(signs, *found, rows.dtype)
             else:
                 best = self._search(rows, y, signs.weights, alphas, params)
-                self._label_binarizer = best._label_binarizer
-                if not isinstance(getattr(type(self), "classes_", None), property):  # as it is up to 1.8
-                    self.classes_ = best.classes_
+                self._set_binarizer(best._label_binarizer)
         return self
 
     def _scores(self, each: np.ndarray, y: Any, weights: np.ndarray | None, params: dict[str, Any]) -> np.ndarray:

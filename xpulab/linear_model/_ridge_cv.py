@@ -146,14 +146,17 @@ class LeavingOneOut(LinearProxy):
                 scores[i, k] = scorer(_IdentityRegressor(), each[:, chosen, k].reshape(truth.shape), truth, **more)
         return scores
 
+    def _require_here(self, X: Any, y: Any, which: str, instead: str = "") -> None:
+        """Raise TypeError if rows or targets of folds that are fitted one by one are on the engines."""
+        if any(isinstance(each, ShardedArray) and not isinstance(each, ScannedColumn) for each in (X, y)):
+            raise TypeError(
+                f"{which} fitted one by one, which needs the rows in this process, and X or y is a ShardedArray; pass "
+                f"X.gather() and y.gather(), or cv=None{instead}"
+            )
+
     def _search(self, X: Any, y: Any, weights: Any, alphas: np.ndarray, params: dict[str, Any]) -> Any:
         """Fit each fold with each penalty separately, and return the best estimator."""
         y = y.gather() if isinstance(y, ScannedColumn) else y
-        if isinstance(X, ShardedArray) or isinstance(y, ShardedArray):
-            raise TypeError(
-                "folds with scoring or sample_weight are fitted one by one, which needs the rows in this process, and "
-                "X or y is a ShardedArray; pass X.gather(), or cv=None, or leave out scoring and sample_weight"
-            )
         ridge = self._one_penalty(fit_intercept=self.fit_intercept)
         if _routing_enabled():
             ridge.set_fit_request(sample_weight=True)
@@ -265,6 +268,8 @@ class RidgeCV(LeavingOneOut, sklearn.linear_model.RidgeCV):
             elif self.scoring is None and weights is None and not _wide(X, y):
                 self._fit_folds(cluster, X, y, alphas)
             else:
+                instead = ", or leave out scoring and sample_weight"
+                self._require_here(X, y, "folds with scoring or sample_weight are", instead)
                 self._search(X, y, weights, alphas, params)
         return self
 

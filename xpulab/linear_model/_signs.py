@@ -92,11 +92,15 @@ class SignClassifier(LinearClassifier):
         self, signs: Signs, coef: npt.NDArray[Any], mean: npt.NDArray[Any], target_mean: npt.NDArray[Any], dtype: Any
     ) -> None:
         """Set the fitted attributes from coefficients (n_features, n_targets) and means in float64."""
-        self._label_binarizer = signs.binarizer
-        if not isinstance(getattr(type(self), "classes_", None), property):  # as it is up to 1.8
-            self.classes_ = signs.binarizer.classes_
+        self._set_binarizer(signs.binarizer)
         self.coef_ = np.ascontiguousarray((coef.T if signs.n_targets > 1 else coef[:, 0]).astype(dtype))
         self.intercept_ = intercept_of(coef, mean, target_mean).astype(dtype) if self.fit_intercept else 0.0
+
+    def _set_binarizer(self, binarizer: LabelBinarizer) -> None:
+        """Set what the labels are turned into, and the classes."""
+        self._label_binarizer = binarizer
+        if not isinstance(getattr(type(self), "classes_", None), property):  # as it is up to 1.8
+            self.classes_ = binarizer.classes_
 
     def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> npt.NDArray[Any]:
         """Return the label of each row or, after a fit of several labels of each row, ones and zeros for all labels.

@@ -2,7 +2,7 @@
 
 A column for each class, of ones and zeros, is a target of the rows. The products of the centred columns and targets are
 the differences of the means of the classes from that of all rows, times the weights of the classes. What the products
-of the columns have beside these means is the spread within the classes. Where the products are not exact enough, the
+of the columns have beside these means is the scatter within the classes. Where the products are not exact enough, the
 triangle of a QR decomposition of the rows takes their place, from which the classes are taken out by another one.
 
 References

@@ -64,17 +64,15 @@ def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
         while moved is None and damping <= _MOST_DAMPING:
             model = _Model(objective, point, gradient, hessian, _places(objective, columns, len(point)), damping)
             moved, exact = _step(objective, point, slopes.max(), model)
-            damping = (
-                (damping / 10 if damping > _LEAST_DAMPING else 0.0)
-                if moved is not None
-                else max(10 * damping, _LEAST_DAMPING)
-            )
             if exact:
                 break
-        if moved is None:  # what is left to gain is rounding
+            if moved is None:
+                damping = max(10 * damping, _LEAST_DAMPING)
+        if moved is None:
             objective.loss(point)
-            converged = exact
+            converged = exact  # what is left to gain is rounding, or no curvature has helped
             break
+        damping = damping / 10 if damping > _LEAST_DAMPING else 0.0
         point = moved
         iteration += 1
     return {"coef": point, "n_iter": iteration, "converged": converged, "warnings": warnings_of(converged)}
@@ -229,7 +227,7 @@ def bounded(objective: Objective, how: Minimisation, start: _Floats, enough: flo
         if steepest(joined(parts)) <= enough:
             raise StopIteration
 
-    if steepest(start) <= enough or first == how.max_iter:
+    if steepest(start) <= enough:
         return {"coef": start, "n_iter": first, "converged": True}
     found = minimize(
         value,
