@@ -87,8 +87,10 @@ class Proxy(Listed, Interruptible, CallbackSupportMixin):  # type: ignore[misc] 
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         for name in _WITH_OUT:
-            if "out" in inspect.signature(vars(cls).get(name, _nothing)).parameters:  # it is no metadata of the rows
-                setattr(cls, f"__metadata_request__{name}", {"out": UNUSED})
+            request = f"__metadata_request__{name}"
+            # It is no metadata of the rows. Two classes of one that say so are an error up to scikit-learn 1.7.
+            if "out" in inspect.signature(vars(cls).get(name, _nothing)).parameters and not hasattr(cls, request):
+                setattr(cls, request, {"out": UNUSED})
         super().__init_subclass__(**arguments)
 
     def to_sklearn(self) -> Any:

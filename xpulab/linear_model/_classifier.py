@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +13,19 @@ from sklearn.utils.validation import check_is_fitted
 from xpulab.data import ShardedArray
 from xpulab.estimator.columns import ScannedColumn
 from xpulab.estimator.labels import checked_labels, places_of
-from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import require_column_of_weights, require_weight
 from xpulab.estimator.sending import Result
+from xpulab.linear_model._proxy import LinearProxy
 from xpulab.sharing.answers import Agreement
 
 __all__ = ["LinearClassifier", "ProbableClassifier"]
 
 
-class LinearClassifier(Proxy):
+class LinearClassifier(LinearProxy):
     """Base of classifiers by linear functions of a row, whose `coef_` and `intercept_` a fit has set."""
 
-    _later_rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric"}
-    _computes_as: ClassVar[str] = "coef_"
-    _narrow: ClassVar[bool] = True
-
     coef_: Any
-    intercept_: Any
     classes_: npt.NDArray[Any]
 
     def decision_function(

@@ -86,8 +86,6 @@ class Signs:
 class SignClassifier(LinearClassifier):
     """Base of classifiers that fit targets of -1 and 1, of one or several labels of a row."""
 
-    fit_intercept: bool
-
     def _set_signs(
         self, signs: Signs, coef: npt.NDArray[Any], mean: npt.NDArray[Any], target_mean: npt.NDArray[Any], dtype: Any
     ) -> None:
