@@ -43,6 +43,7 @@ _HOMES = {
     "_IdentityRegressor": "sklearn.linear_model._ridge",
     "_average_path_length": "sklearn.ensemble._iforest",
     "_align_api_if_sparse": "sklearn.utils",
+    "_check_method_params": "sklearn.utils.validation",
     "_check_monotonic_cst": "sklearn.utils.validation",
     "_check_optimize_result": "sklearn.utils.optimize",
     "_check_partial_fit_first_call": "sklearn.utils.multiclass",
@@ -158,6 +159,20 @@ def rows_of_bins(
     how = {"sample_weight": weights} if by_weight else {"replace": False}
     rows, n = numpy.arange(n_samples), estimator.subsample
     return numpy.sort(resample(rows, n_samples=n, random_state=estimator.random_state, **how)), not by_weight
+
+
+def scorer_of_classes(scorer: Any, classes: np.ndarray) -> Any:
+    """Return a scorer whose metric knows all classes, of which the test rows of a fold may lack some."""
+    metric = getattr(scorer, "_score_func", None)
+    names = {} if metric is None else inspect.signature(metric).parameters
+    if "labels" not in names:
+        return scorer
+    known: dict[str, Any] = {"labels": classes}
+    if len(classes) == 2 and "pos_label" in names:
+        known["pos_label"] = classes[-1]
+    made = copy.copy(scorer)
+    made._kwargs = {**known, **scorer._kwargs}
+    return made
 
 
 def metric_of_scorer(scorer: Any) -> str:

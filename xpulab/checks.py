@@ -51,6 +51,7 @@ TAKE_SPARSE = (
     "KNeighborsClassifier",
     "KNeighborsRegressor",
     "LogisticRegression",
+    "LogisticRegressionCV",
     "MaxAbsScaler",
     "MiniBatchKMeans",
     "MultinomialNB",

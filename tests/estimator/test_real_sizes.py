@@ -40,6 +40,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "Lasso": {"alpha": 0.1},
     "LassoCV": {"alphas": [0.3, 0.1], "cv": 3},
     "LogisticRegression": {"max_iter": 2},
+    "LogisticRegressionCV": {"max_iter": 2, "Cs": 2, "cv": 2},
     "MiniBatchKMeans": {"n_clusters": CLUSTERS, "init": X[:CLUSTERS], "max_iter": 1, "compute_labels": False},
     "OneHotEncoder": {"handle_unknown": "ignore"},
     "PCA": {"n_components": 50},

@@ -23,6 +23,7 @@ from xpulab.linear_model import (
     LassoLars,
     LinearRegression,
     LogisticRegression,
+    LogisticRegressionCV,
     PoissonRegressor,
     Ridge,
     RidgeClassifier,
@@ -69,6 +70,7 @@ _checks = parametrize_with_checks(
         # The checks are about the interface. `test_logistic` runs with every solver, too.
         LogisticRegression(max_iter=1000),
         LogisticRegression(solver="newton-cholesky"),
+        LogisticRegressionCV(Cs=3, cv=3),
         RidgeClassifier(),
         RidgeClassifierCV(),
     ],
@@ -140,6 +142,13 @@ _COPY = "the input is never changed, copy_X=False or not"
                 "test_check_solver_option": _EVERY,
                 "test_logistic_regression_callback_fitted_estimator": "coefficients of iterations stay on the engines",
             },
+        ),
+        (
+            "test_logistic",
+            "LogisticRegression LogisticRegressionCV",
+            40,
+            f"not array_api and ({_OTHER_MODELS}) and not ({_OTHER_SOLVERS})",
+            {},
         ),
         (
             "test_least_angle",

@@ -12,7 +12,7 @@ from constants import constants
 from strikes import die_on_rank_1, leave_alone, meetings, pressed_when, strike, wait_for_stop
 
 import xpulab
-from xpulab.linear_model import LogisticRegression
+from xpulab.linear_model import LogisticRegression, LogisticRegressionCV
 
 pytestmark = pytest.mark.cluster
 
@@ -91,3 +91,55 @@ def test_a_long_record_is_cut_off(losable: xpulab.XPUCluster, stop: Callable[...
         stop(model, 8, "interrupted in iteration")
     assert model.n_iter_ < 8
     np.testing.assert_array_equal(model.resume().coef_, expected.coef_)
+
+
+PATHS: dict[str, Any] = {"Cs": [0.01, 0.3, 3.0], "cv": 3, "scoring": "accuracy"}
+QUIET = pytest.mark.filterwarnings("ignore:.*l1_ratios:FutureWarning", "ignore:The fitted attributes:FutureWarning")
+
+
+@QUIET
+def test_stopped_fits_of_folds_go_on(losable: xpulab.XPUCluster, stop: Callable[..., Any]) -> None:
+    expected, model = LogisticRegressionCV(**PATHS), LogisticRegressionCV(**PATHS)
+    whole = meetings_of(losable, expected.fit, X, Y)
+    stop(model, 5, r"interrupted in iteration \d of 3, run [23] of 3; to go on, type: .*resume")
+    assert not hasattr(model, "coef_")
+    assert meetings_of(losable, model.resume) < 0.8 * whole
+    np.testing.assert_array_equal(model.coef_, expected.coef_)
+    np.testing.assert_array_equal(model.n_iter_, expected.n_iter_)
+    assert model.C_[0] == expected.C_[0]
+
+
+@QUIET
+def test_fits_of_folds_go_on_with_new_engines(losable: xpulab.XPUCluster) -> None:
+    expected = LogisticRegressionCV(**PATHS).fit(X, Y)
+    losable.run(strike, 1, die_on_rank_1, iterations=5, pause=0.06)  # the fits keep their state every 50 ms
+    model = LogisticRegressionCV(**PATHS).fit(X, Y)
+    assert any("the fit went on from iteration" in note for note in model.report_.notes)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)
+    assert len(model.report_.iterations) == 9
+
+
+@QUIET
+def test_a_stop_while_this_process_scores(losable: xpulab.XPUCluster) -> None:
+    """The fits of the folds are kept."""
+    pressed = []
+
+    def scorer(model: Any, rows: Any, labels: Any) -> float:
+        if len(pressed) == 4:
+            pressed.append(None)
+            raise KeyboardInterrupt
+        pressed.append(None)
+        return float(model.score(rows, labels))
+
+    expected = LogisticRegressionCV(**PATHS).fit(X, Y)
+    model = LogisticRegressionCV(**PATHS | {"scoring": scorer})
+    with pytest.raises(KeyboardInterrupt, match=r"after the fits of all folds; to go on, type: .*resume"):
+        model.fit(X, Y)
+    done = len(pressed)
+    losable.run(strike)
+    interrupted: Any = xpulab.interrupted()
+    assert interrupted is model
+    model.resume()
+    assert len(pressed) == done + 9
+    np.testing.assert_array_equal(model.scores_[1], expected.scores_[1])
+    np.testing.assert_array_equal(model.coef_, expected.coef_)

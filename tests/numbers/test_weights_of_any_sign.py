@@ -51,7 +51,7 @@ REFUSED = {
     "BayesianRidge": {"a sum of zero"},
 }
 #: Where the loss has no least value, so that the coefficients depend on when a solver stops.
-UNBOUNDED = {"LogisticRegression": {"a class of negative"}}
+UNBOUNDED = {f"LogisticRegression{kind}": {"a class of negative"} for kind in ("", "CV")}
 
 
 def takes_weights(kind: Any, method: str) -> bool:

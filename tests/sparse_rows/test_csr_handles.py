@@ -26,7 +26,14 @@ from xpulab.decomposition import TruncatedSVD
 from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.explorer.session import Explorer
 from xpulab.feature_extraction.text import TfidfTransformer
-from xpulab.linear_model import LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier, TweedieRegressor
+from xpulab.linear_model import (
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+    TweedieRegressor,
+)
 from xpulab.model_selection import train_test_split
 from xpulab.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
 from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -166,6 +173,7 @@ TAKING: dict[str, Callable[[], Any]] = {
     "TruncatedSVD": lambda: TruncatedSVD(3, random_state=0),
     "TruncatedSVD by ARPACK": lambda: TruncatedSVD(3, algorithm="arpack", random_state=0),
     "LogisticRegression": LogisticRegression,
+    "LogisticRegressionCV": lambda: LogisticRegressionCV(Cs=2, cv=3),
     "PoissonRegressor": PoissonRegressor,
     "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,

@@ -21,7 +21,7 @@ from xpulab.discriminant_analysis._covariances import require_computed, shrunk
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.estimator.results_in_files import in_file
-from xpulab.linear_model._classifier import ProbableClassifier
+from xpulab.linear_model._classifiers.linear import ProbableClassifier
 from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses
 
 __all__ = ["LinearDiscriminantAnalysis"]

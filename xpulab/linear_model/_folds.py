@@ -13,14 +13,18 @@ from xpulab.linear_model._path import Sums, without
 __all__ = ["folds_of", "groups_of", "splits_of"]
 
 
-def splits_of(cv: Any, n_samples: int, y: Any, **asked: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+def splits_of(
+    cv: Any, n_samples: int, y: Any, classifier: bool = False, **asked: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the splits of the rows by a splitter, an iterable or a number of folds, as `check_cv` takes it.
 
-    A splitter gets the targets, from the engines if they are there; the other two do not use them.
+    A splitter gets the targets, from the engines if they are there, as do the folds of a classifier, which are
+    stratified.
     """
-    splits = hasattr(cv, "split")
+    splits = classifier or hasattr(cv, "split")
     targets = y.gather() if splits and isinstance(y, ShardedArray) else y if splits else None
-    return list(check_cv(cv).split(np.broadcast_to(np.zeros(1), (n_samples, 1)), targets, **asked))
+    splitter = check_cv(cv, targets, classifier=classifier)
+    return list(splitter.split(np.broadcast_to(np.zeros(1), (n_samples, 1)), targets, **asked))
 
 
 def groups_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +16,7 @@ from xpulab.estimator.callbacks import Callbacks
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.sharing.linear_models import Minimisation
 
-__all__ = ["MinimisedFit", "MinimisedInput"]
+__all__ = ["MinimisedFit", "MinimisedInput", "tell"]
 
 _ROOM = 8 << 20  # bytes of a fit's state; its evaluations take at most half of them
 
@@ -58,10 +59,13 @@ class MinimisedFit(ResumableFit[InputT]):
         self._set(checked, answer["coef"], answer["n_iter"])
 
     def _tell(self, checked: InputT, answer: dict[str, Any]) -> None:
-        """Print and warn, as scikit-learn's solvers do."""
-        print(answer["said"], end="")
-        for category, message in answer["warnings"]:
-            warnings.warn(message, category, stacklevel=4)
-        if "ending" in answer:
-            ending = OptimizeResult(answer["ending"])
-            _check_optimize_result("lbfgs", ending, checked.max_iter, extra_warning_msg=self._more)
+        tell(answer, checked.max_iter, self._more)
+
+
+def tell(solution: Mapping[str, Any], max_iter: int, more: str | None) -> None:
+    """Print and warn as scikit-learn's solvers do; the warning of "lbfgs" has `more` at its end."""
+    print(solution["said"], end="")
+    for category, message in solution["warnings"]:
+        warnings.warn(message, category, stacklevel=5)
+    if "ending" in solution:
+        _check_optimize_result("lbfgs", OptimizeResult(solution["ending"]), max_iter, extra_warning_msg=more)

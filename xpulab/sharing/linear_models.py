@@ -17,6 +17,9 @@ __all__ = [
     "Minimisation",
     "Minimised",
     "OfClasses",
+    "Paths",
+    "PathsFound",
+    "PathsState",
     "Scatter",
     "ScatterOfClasses",
     "ScatterOfEach",
@@ -91,6 +94,51 @@ class Minimisation:
     max_iter: int
     verbose: int
     l1: float = 0.0
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Fits of the training rows of folds, each of which has all paths.
+
+    Attributes
+    ----------
+    groups : list of (numpy.ndarray of shape (n_samples,), int)
+    places : list of (int, int, int)
+        As `xpulab.linear_model._folds.groups_of` returns them.
+    fits : list of list of Minimisation
+        The fits of each path; each but the first of a path starts at the coefficients of the one before.
+    """
+
+    groups: list[tuple[npt.NDArray[np.int32], int]]
+    places: list[tuple[int, int, int]]
+    fits: list[list[Minimisation]]
+
+    def weights_of(self, fold: int, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which of some rows a fold is fitted to, and which it is tested with."""
+        assignment, train, test = self.places[fold]
+        groups = self.groups[assignment][0][rows]
+        return (groups != test) if train < 0 else (groups == train), groups == test
+
+
+class PathsState(TypedDict):
+    """What the fits so far have found.
+
+    `coefs` are the coefficients of each in the layout of scikit-learn's solvers, `scores` the weights of its test rows
+    that are classified correctly and of all, and `told` what else its solution has.
+    """
+
+    run: int
+    iteration: int
+    coefs: _Floats
+    scores: _Floats
+    told: list[Solution]
+
+
+class PathsFound(OwnRows, total=False):
+    """Of "LogisticRegression.paths": rank 0 has the state after the last fit."""
+
+    state: PathsState
+    history: list[tuple[int, int, float, float]]
 
 
 @dataclass(frozen=True)

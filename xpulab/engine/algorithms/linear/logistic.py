@@ -19,14 +19,14 @@ from xpulab.engine.algorithms.passes import whole_rows
 from xpulab.engine.dataset import PassedRows, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
-from xpulab.kernels.kmeans.choice import kernels_for
+from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.answers import Agreement, OwnRows
 from xpulab.sharing.linear_models import Minimisation, Minimised, State
 from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__: list[str] = []
+__all__ = ["classified", "labels_of"]
 
 
 @task("LogisticRegression.fit", metrics=("loss", "gradient"))
@@ -42,7 +42,25 @@ def _fit(
     checkpoint: str,
     resume: State | None = None,
 ) -> Minimised:
-    rows, codes = rows_of(task, source, weights_of(task, weights, source.bounds)), rows_of(task, targets)
+    rows, codes, _ = classified(task, source, weights, targets, classes, class_weight)
+    problem = problem_of(task, rows, codes, Classes(n_classes), solving.fit_intercept)
+    return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
+
+
+def classified(
+    task: Task,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
+    classes: np.ndarray | None,
+    class_weight: np.ndarray | None,
+) -> tuple[AnyRows, Rows, np.ndarray | None]:
+    """Return this rank's rows, with the weights of samples and classes, and the numbers of their classes.
+
+    The last array is the weights (n_samples,) without those of the classes; None if there are none.
+    """
+    own = weights_of(task, weights, source.bounds)
+    rows, codes = rows_of(task, source, own), rows_of(task, targets)
     assert isinstance(codes, Rows)
     if classes is not None or class_weight is not None:
         numbers = codes_of(codes, classes)
@@ -50,8 +68,7 @@ def _fit(
             of_classes = class_weight[numbers.astype(np.intp)]
             rows = kernels_for(rows).weighted(rows, of_classes * rows.weights_on_cpu())
         codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
-    problem = problem_of(task, rows, codes, Classes(n_classes), solving.fit_intercept)
-    return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
+    return rows, codes, own
 
 
 @task("LogisticRegression.predict")
@@ -65,7 +82,8 @@ def _predict(
     return {"rows": rows.n_samples}
 
 
-def _labels(decision: np.ndarray) -> np.ndarray:
+def labels_of(decision: np.ndarray) -> np.ndarray:
+    """Return the numbers of the classes of decisions (n, n_columns)."""
     return decision[:, 0] > 0 if decision.shape[1] == 1 else decision.argmax(axis=1)
 
 
@@ -76,7 +94,7 @@ def _logarithms(decision: np.ndarray) -> np.ndarray:
 
 _KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "decision": lambda decision: decision,
-    "label": _labels,
+    "label": labels_of,
     "proba": probabilities,
     "log_proba": _logarithms,
 }
@@ -97,7 +115,7 @@ def _score(
     assert isinstance(codes, Rows)
     labels = [np.empty(0, np.intp)]
     for part in parts_in_passes(task, source):
-        labels += map(_labels, project(part, coef.T, None, intercept))
+        labels += map(labels_of, project(part, coef.T, None, intercept))
     right = np.concatenate(labels) == codes_of(codes, classes)
     weight = np.ones(len(right)) if weight is None else weight
     equal, every = task.comm.allreduce(np.array([weight[right].sum(), weight.sum()], np.float64))

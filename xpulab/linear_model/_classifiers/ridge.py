@@ -11,8 +11,8 @@ import sklearn.linear_model
 from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
+from xpulab.linear_model._classifiers.signs import SignClassifier, Signs
 from xpulab.linear_model._ridge import RidgeFit
-from xpulab.linear_model._signs import SignClassifier, Signs
 
 __all__ = ["RidgeClassifier"]
 

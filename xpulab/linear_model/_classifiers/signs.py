@@ -20,7 +20,7 @@ from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import checked_targets
-from xpulab.linear_model._classifier import LinearClassifier
+from xpulab.linear_model._classifiers.linear import LinearClassifier
 from xpulab.linear_model._fitted import intercept_of
 from xpulab.sharing.linear_models import OfClasses
 

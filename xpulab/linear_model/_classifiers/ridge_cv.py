@@ -14,9 +14,9 @@ from xpulab._sklearn import _fit_context, _IdentityClassifier, _raise_for_params
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
-from xpulab.linear_model._ridge_classifier import RidgeClassifier
+from xpulab.linear_model._classifiers.ridge import RidgeClassifier
+from xpulab.linear_model._classifiers.signs import SignClassifier, Signs
 from xpulab.linear_model._ridge_cv import LeavingOneOut
-from xpulab.linear_model._signs import SignClassifier, Signs
 
 __all__ = ["RidgeClassifierCV"]
 

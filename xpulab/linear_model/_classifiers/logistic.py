@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,35 +10,30 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
 
-from xpulab._sklearn import _fit_context, balances_by_weight, class_weights
+from xpulab._sklearn import _fit_context
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
-from xpulab.estimator.labels import Labels, checked_labels
-from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.labels import checked_labels
 from xpulab.estimator.rows import require_weight
-from xpulab.linear_model._classifier import ProbableClassifier
+from xpulab.linear_model._classifiers.logistic_loss import ClassesInput, LogisticClassifier
 from xpulab.linear_model._fitted import require_few
 from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
 from xpulab.sharing.linear_models import Minimisation
 
-__all__ = ["LogisticRegression"]
+__all__ = ["MORE", "LogisticInput", "LogisticRegression"]
 
-_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")
-_MORE = (
+#: What warnings of fits that did not converge have at their end.
+MORE = (
     "Please also refer to the documentation for alternative solver options:\n"
     "    https://scikit-learn.org/stable/modules/linear_model.html#logistic-regression"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Input(MinimisedInput):
-    """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
-
-    known: np.ndarray | None
-    classes: np.ndarray
-    class_weight: np.ndarray | None
+class LogisticInput(ClassesInput, MinimisedInput):
+    """A fit, the classes of its rows, and how its loss is minimised."""
 
 
 class _Checked(Exception):
@@ -59,7 +52,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
         raise _Checked
 
 
-class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linear_model.LogisticRegression):
+class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklearn.linear_model.LogisticRegression):
     """Classification by logistic regression on every device of the active cluster.
 
     Parameters, attributes and results are those of `sklearn.linear_model.LogisticRegression`, for any number of
@@ -134,15 +127,10 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
     array(['yes'], dtype='<U3')
     """
 
-    #: For each row, the number of its class and its weight; both exist twice while they are computed.
-    _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
-    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
-    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
-
     n_iter_: np.ndarray
 
     _task: ClassVar[str] = "LogisticRegression.fit"
-    _more: ClassVar[str | None] = _MORE
+    _more: ClassVar[str | None] = MORE
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -188,19 +176,11 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         weights = self._weights(sample_weight, rows, only_non_negative=False)
         if isinstance(weights, np.ndarray):
             require_weight(weights.sum())
-        labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
+        labels, class_weight = self._labelled(cluster, y, weights)
         classes = labels.classes
-        if len(classes) < 2:
-            raise ValueError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{classes[0]!r}"
-            )
-        class_weight = self.class_weight
-        if class_weight is not None:
-            class_weight = class_weights(class_weight, classes, labels.totals)
         solving = self._solving(rows, classes)
         self.classes_ = classes
-        checked = _Input(
+        checked = LogisticInput(
             X=rows,
             weights=weights,
             targets=labels.targets,
@@ -215,11 +195,7 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
 
     def _check_parameters(self) -> None:
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
-        if self.solver not in _SOLVERS:
-            raise ValueError(
-                f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}: choose one "
-                "of these ('saga' for the l1 penalty), or use sklearn.linear_model.LogisticRegression"
-            )
+        self._require_solver()
         some = {"class_weight": None, "verbose": 0, "warm_start": True}
         with ONE_AT_A_TIME, contextlib.suppress(_Checked):
             _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
@@ -233,12 +209,7 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
         """Return how the loss is minimised, after checks of what depends on the rows."""
         k, d = len(classes), X.shape[1]
         n_columns = 1 if k == 2 else k
-        strategy = getattr(self, "multi_class", "auto")  # up to scikit-learn 1.7
-        if strategy == ("multinomial" if k == 2 else "ovr"):
-            raise ValueError(
-                f"multi_class={strategy!r} was given for {k} classes; leave it out, or, for one model per class, use "
-                "sklearn.multiclass.OneVsRestClassifier(LogisticRegression())"
-            )
+        self._require_strategy(k)
         if self.solver == "newton-cholesky":
             require_few(X, n_columns, self.penalty is not None and np.isfinite(self.C), "'newton-cg' or 'lbfgs'")
         start = np.zeros((n_columns, d + bool(self.fit_intercept)))
@@ -252,56 +223,17 @@ class LogisticRegression(MinimisedFit[_Input], ProbableClassifier, sklearn.linea
                 )
             start = before
         strength, share = 0.0 if self.penalty is None else 1 / float(self.C), self._share_of_l1()
-        solver = self.solver
-        if solver in ("sag", "saga"):
-            solver = "l1" if strength * share else "sag"
-        return Minimisation(
-            solver=solver,
-            start=start.ravel(order="F"),
-            fit_intercept=bool(self.fit_intercept),
-            penalty=strength * (1 - share),
-            l1=strength * share,
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-            verbose=int(self.verbose),
-        )
+        return self._minimisation(start.ravel(order="F"), strength * (1 - share), strength * share)
 
-    def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
-        sent = super()._arguments(cluster, checked, state)
-        n_classes = len(checked.classes)
-        return sent | {"classes": checked.known, "class_weight": checked.class_weight, "n_classes": n_classes}
+    def _arguments(self, cluster: Ranks, checked: LogisticInput, state: dict[str, Any] | None) -> dict[str, Any]:
+        return super()._arguments(cluster, checked, state) | checked.of_classes()
 
-    def _set(self, checked: _Input, coef: np.ndarray, n_iter: int) -> None:
+    def _set(self, checked: LogisticInput, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
         self.classes_ = checked.classes
-        n_columns = 1 if len(checked.classes) == 2 else len(checked.classes)
+        n_columns = checked.n_columns
         table = coef.reshape(n_columns, -1, order="F").astype(checked.X.dtype)
         d = checked.X.shape[1]
         self.coef_ = np.ascontiguousarray(table[:, :d])
         self.intercept_ = table[:, d].copy() if checked.solving.fit_intercept else np.zeros(n_columns, checked.X.dtype)
         self.n_iter_ = np.array([n_iter], np.int32)
-
-    def predict_log_proba(
-        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
-    ) -> np.ndarray:
-        """Return the logarithm of each class's probability; minus infinity if the probability is rounded to zero.
-
-        Parameters
-        ----------
-        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
-        out : path-like, optional
-            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
-            then returned as an array that is mapped into memory, or as a `Scan`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
-
-        Raises
-        ------
-        NotFittedError, NoClusterError, ValueError, HandleError
-            As `decision_function`.
-        """
-        if out is not None:
-            return in_file(self.predict_log_proba, X, out)
-        return self._predicted("predict_log_proba", "log_proba", X)

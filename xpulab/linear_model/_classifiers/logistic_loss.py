@@ -1,0 +1,128 @@
+"""What classifiers that minimise the logistic loss share: their labels, their solvers, and their logarithms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab._sklearn import balances_by_weight, class_weights
+from xpulab.data import ShardedArray
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.labels import Labels
+from xpulab.estimator.results_in_files import in_file
+from xpulab.estimator.resumable import FitInput
+from xpulab.linear_model._classifiers.linear import ProbableClassifier
+from xpulab.sharing.linear_models import Minimisation
+
+__all__ = ["ClassesInput", "LogisticClassifier"]
+
+_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesInput(FitInput):
+    """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
+
+    known: np.ndarray | None
+    classes: np.ndarray
+    class_weight: np.ndarray | None
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of coefficients."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def of_classes(self) -> dict[str, Any]:
+        """Return what the engines are told of the classes."""
+        return {"classes": self.known, "class_weight": self.class_weight, "n_classes": len(self.classes)}
+
+
+class LogisticClassifier(ProbableClassifier):
+    """Base of classifiers that minimise the logistic loss."""
+
+    #: For each row, the number of its class and its weight; both exist twice while they are computed.
+    _work_memory: ClassVar[tuple[float, float]] = (32.0, 0.0)
+    _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+
+    solver: str
+    class_weight: Any
+    fit_intercept: bool
+    tol: float
+    max_iter: int
+    verbose: int
+
+    def _require_solver(self) -> None:
+        """Raise an error for a solver that the engines do not have."""
+        if self.solver not in _SOLVERS:
+            raise ValueError(
+                f"solver={self.solver!r} was given; the engines compute {', '.join(map(repr, _SOLVERS))}: choose one "
+                f"of these ('saga' for the l1 penalty), or use sklearn.linear_model.{type(self).__name__}"
+            )
+
+    def _require_strategy(self, n_classes: int) -> None:
+        """Raise an error if scikit-learn, up to release 1.7, would fit several models, or one too many."""
+        strategy = getattr(self, "multi_class", "auto")
+        if strategy == ("multinomial" if n_classes == 2 else "ovr"):
+            raise ValueError(
+                f"multi_class={strategy!r} was given for {n_classes} classes; leave it out, or, for one model per "
+                f"class, use sklearn.multiclass.OneVsRestClassifier({type(self).__name__}())"
+            )
+
+    def _labelled(self, cluster: Ranks, y: Any, weights: Any) -> tuple[Labels, npt.NDArray[Any] | None]:
+        """Return labels of at least two classes, and the weights of the classes."""
+        labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
+        if len(labels.classes) < 2:
+            raise ValueError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{labels.classes[0]!r}"
+            )
+        if self.class_weight is None:
+            return labels, None
+        return labels, class_weights(self.class_weight, labels.classes, labels.totals)
+
+    def _minimisation(self, start: npt.NDArray[np.float64], penalty: float, l1: float) -> Minimisation:
+        """Return how the loss is minimised with penalties on half the squared norm and on the l1 norm."""
+        solver = self.solver
+        if solver in ("sag", "saga"):
+            solver = "l1" if l1 else "sag"
+        return Minimisation(
+            solver=solver,
+            start=start,
+            fit_intercept=bool(self.fit_intercept),
+            penalty=penalty,
+            l1=l1,
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            verbose=int(self.verbose),
+        )
+
+    def predict_log_proba(
+        self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None
+    ) -> np.ndarray:
+        """Return the logarithm of each class's probability; minus infinity if the probability is rounded to zero.
+
+        Parameters
+        ----------
+        X : array-like, CSR matrix or ShardedArray of shape (n_samples, n_features)
+        out : path-like, optional
+            File for the result, ``.npy`` or ``.parquet``, which is computed for one part of X after the other. It is
+            then returned as an array that is mapped into memory, or as a `Scan`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), float64 if X or the fit is
+
+        Raises
+        ------
+        NotFittedError, NoClusterError, ValueError, HandleError
+            As `decision_function`.
+        """
+        if out is not None:
+            return in_file(self.predict_log_proba, X, out)
+        return self._predicted("predict_log_proba", "log_proba", X)
