@@ -21,7 +21,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.ensemble import RandomForestRegressor
 from xpulab.impute import SimpleImputer
-from xpulab.linear_model import LinearRegression, LogisticRegression
+from xpulab.linear_model import LinearRegression, LogisticRegression, LogisticRegressionCV
 from xpulab.metrics import r2_score, silhouette_score
 from xpulab.naive_bayes import GaussianNB
 from xpulab.neighbors import NearestNeighbors
@@ -59,6 +59,8 @@ def targets(kind: Any, rows: Any) -> tuple[Any, ...]:
     if not isinstance(rows, Scan):
         return (rows[name],)
     assert rows.columns is not None
+    if kind is LogisticRegressionCV:  # whose folds have the same share of each class
+        return (rows[name],)
     return (OnEngines(rows.source, [rows.columns.index(name)], flat=True),)
 
 

@@ -122,7 +122,7 @@ def test_fits_of_folds_go_on_with_new_engines(losable: xpulab.XPUCluster) -> Non
 @QUIET
 def test_a_stop_while_this_process_scores(losable: xpulab.XPUCluster) -> None:
     """The fits of the folds are kept."""
-    pressed = []
+    pressed: list[None] = []
 
     def scorer(model: Any, rows: Any, labels: Any) -> float:
         if len(pressed) == 4:

@@ -49,6 +49,7 @@ REFUSED = {
     # As any negative weights.
     **{f"Ridge{kind}": {"a sum of zero"} for kind in ("", "CV", "Classifier", "ClassifierCV")},
     "BayesianRidge": {"a sum of zero"},
+    "LogisticRegressionCV": {"all negative"},
 }
 #: Where the loss has no least value, so that the coefficients depend on when a solver stops.
 UNBOUNDED = {f"LogisticRegression{kind}": {"a class of negative"} for kind in ("", "CV")}

@@ -61,7 +61,8 @@ def require_report_of(estimator: Any) -> None:
     if shown is None or (reached := shown.reached) is None:
         return
     steps = getattr(estimator, "n_steps_", getattr(estimator, "n_iter_", reached.number))
-    assert reached.number == np.max(steps), shown
+    fits = len(getattr(estimator, "Cs_", ()))  # each is an iteration
+    assert reached.number == (fits or np.max(steps)), shown
     assert shown.objective
     name, value = shown.objective
     assert value == getattr(estimator, f"{name}_", value), shown

@@ -107,11 +107,24 @@ class Paths:
         As `xpulab.linear_model._folds.groups_of` returns them.
     fits : list of list of Minimisation
         The fits of each path; each but the first of a path starts at the coefficients of the one before.
+    refit : bool, tuple of (int, int), or None
+        Whether all rows are fitted with the penalty that has the best mean accuracy; or the path and the number of the
+        fit that has the penalty; or None if it is not known yet.
     """
 
     groups: list[tuple[npt.NDArray[np.int32], int]]
     places: list[tuple[int, int, int]]
     fits: list[list[Minimisation]]
+    refit: bool | tuple[int, int] | None
+
+    @staticmethod
+    def best_of(scores: _Floats) -> tuple[int, int]:
+        """Return path and number of the fit with the best sum of the scores (n_folds, n_paths, n_fits).
+
+        Of equal ones, it is the first fit, and of these the first path.
+        """
+        number, path = divmod(int(np.argmax(scores.sum(axis=0).T)), scores.shape[1])
+        return path, number
 
     def weights_of(self, fold: int, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Return which of some rows a fold is fitted to, and which it is tested with."""
@@ -135,9 +148,15 @@ class PathsState(TypedDict):
 
 
 class PathsFound(OwnRows, total=False):
-    """Of "LogisticRegression.paths": rank 0 has the state after the last fit."""
+    """Of "LogisticRegression.paths": rank 0 has the state after the last fit.
+
+    If the penalty is known, it also has path and number of its fit, and the solution for all rows, if they were fitted.
+    """
 
     state: PathsState
+    converged: bool
+    refitted: Solution
+    chosen: tuple[int, int]
     history: list[tuple[int, int, float, float]]
 
 

@@ -122,8 +122,9 @@ def _hosted_state(proxy: type[Proxy]) -> Callable[[Proxy], object]:
 def _described(proxy: type[Proxy]) -> str:
     """Return the documentation of a proxy's estimator for the ranks."""
     _, _, rest = (inspect.getdoc(proxy) or "").partition("\n\n")
+    public = proxy.__module__.partition("._")[0]
     return (
-        f"`{proxy.__module__.rpartition('.')[0]}.{proxy.__name__}` for code that runs on the ranks, each of which "
+        f"`{public}.{proxy.__name__}` for code that runs on the ranks, each of which "
         "passes its own rows.\n\n"
         "Methods that take rows are called on all ranks, and take `queue`, as in sklearnex.spmd. X, y and the weights "
         "are\nNumPy, dpnp or dpctl arrays, with any number of rows. A result with one entry per row has the entries of "

@@ -31,12 +31,12 @@ from xpulab.estimator.resumable import ResumableFit
 from xpulab.estimator.rows import require_weight
 from xpulab.estimator.sending import Result
 from xpulab.exceptions import CallInterrupted
-from xpulab.linear_model._classifiers.logistic import MORE, LogisticInput, LogisticRegression
+from xpulab.linear_model._classifiers.logistic import MORE, LogisticRegression
 from xpulab.linear_model._classifiers.logistic_loss import ClassesInput, LogisticClassifier
 from xpulab.linear_model._fitted import require_few
 from xpulab.linear_model._folds import groups_of, splits_of
 from xpulab.linear_model._minimised import tell
-from xpulab.sharing.linear_models import Minimisation, Paths, PathsState
+from xpulab.sharing.linear_models import Minimisation, Paths, PathsState, Solution
 
 __all__ = ["LogisticRegressionCV"]
 
@@ -62,6 +62,8 @@ class _Input(ClassesInput):
         None for the accuracy, which the engines compute.
     scored_with : dict
         Parameters of the scorer.
+    scores : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs), optional
+        What the scorer has found.
     refit, legacy : bool
     """
 
@@ -73,6 +75,7 @@ class _Input(ClassesInput):
     paths: Paths
     scorer: Any
     scored_with: dict[str, Any]
+    scores: npt.NDArray[np.float64] | None = None
     refit: bool
     legacy: bool
 
@@ -80,6 +83,19 @@ class _Input(ClassesInput):
     def shape(self) -> tuple[int, int, int]:
         """Numbers of folds, of l1 ratios, and of values of C."""
         return len(self.splits), len(self.ratios), len(self.strengths)
+
+    def table(self, coef: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return coefficients (n_columns, n_features + fit_intercept) from the layout of scikit-learn's solvers."""
+        return coef.reshape(self.n_columns, -1, order="F")
+
+    def tables(self, state: PathsState) -> npt.NDArray[np.float64]:
+        """Return the coefficients of all fits, (n_folds, n_l1_ratios, n_cs, n_columns, n_features + fit_intercept)."""
+        return np.array([self.table(coef) for coef in state["coefs"]]).reshape(
+            *self.shape, self.n_columns, len(state["coefs"][0]) // self.n_columns
+        )
+
+
+_Theirs = sklearn.linear_model.LogisticRegressionCV
 
 
 class _Checked(Exception):
@@ -120,7 +136,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         The last four have no effect with these solvers.
     scoring : str, callable or None
         None is the accuracy, which the engines compute. Any other scorer is called in this process, for a
-        `LogisticRegression` on the engines and the test rows of a fold.
+        `LogisticRegression` on the engines and the test rows of a fold; not for code that runs on the ranks.
     solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "saga"}, default="lbfgs"
         As for `LogisticRegression`. The l1 norm needs "saga".
     tol : float, default=1e-4
@@ -142,7 +158,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
     classes_ : ndarray of shape (n_classes,)
         The labels, in ascending order.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients, in the dtype of X.
+        Coefficients, float64.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts; zeros without `fit_intercept`.
     Cs_ : ndarray of shape (n_cs,)
@@ -181,7 +197,6 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
     """
 
     _task: ClassVar[str] = "LogisticRegression.paths"
-    _part: ClassVar[str] = "a fit"
     _left: ClassVar[tuple[str, str]] = ("parameters", "model.fit(X, y)")
     _fitted: ClassVar[tuple[str, ...]] = ("coef_", "intercept_")
     _own: ClassVar[tuple[str, ...]] = (*ResumableFit._own, "_found")
@@ -191,8 +206,8 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
     C_: Any
     l1_ratio_: Any
 
-    #: What the fits of the folds have found, until the penalty is chosen.
-    _found: PathsState | None = None
+    #: What the fits of the folds have found, until a scorer has scored them.
+    _found: Any = None
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -240,6 +255,11 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         weights = self._weights(sample_weight, rows, only_non_negative=False)
         labels, class_weight = self._labelled(cluster, y, weights)
         scorer, split_with, scored_with = self._asked(labels.classes, sample_weight, params)
+        if scorer is not None and isinstance(rows, ShardedArray) and not rows.stays:
+            raise ValueError(
+                f"scoring={self.scoring!r} was given on the ranks, which have the accuracy: pass scoring='accuracy', "
+                "or fit in the notebook"
+            )
         splits = splits_of(self.cv, rows.shape[0], y, classifier=True, **split_with)
         groups, places = groups_of(splits, rows.shape[0])
         if isinstance(weights, np.ndarray):
@@ -262,7 +282,12 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
             ratios=ratios,
             shares=shares,
             splits=splits,
-            paths=Paths(groups, places, self._fits(rows, labels.classes, strengths, shares)),
+            paths=Paths(
+                groups,
+                places,
+                self._fits(rows, labels.classes, strengths, shares),
+                refit=bool(self.refit) if scorer is None else None,
+            ),
             scorer=scorer,
             scored_with=scored_with,
             refit=bool(self.refit),
@@ -275,7 +300,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
         self._require_solver()
         some = {"class_weight": None, "verbose": 0, "cv": _Splits()}
-        plain = sklearn.linear_model.LogisticRegressionCV(**self.get_params(deep=False) | some)
+        plain = _Theirs(**self.get_params(deep=False) | some)
         with ONE_AT_A_TIME, contextlib.suppress(_Checked):
             plain.fit([[-1.0], [1.0]], [0, 1])
 
@@ -335,11 +360,16 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         """Set nothing: the penalty is not chosen."""
 
     def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
-        self._found = answer["state"]
+        if checked.paths.refit is None:  # the scores are to come
+            self._found = answer["state"]
+        else:
+            self._set(checked, answer["state"], answer["refitted"], answer["chosen"])
 
     def _tell(self, checked: _Input, answer: dict[str, Any]) -> None:
-        for solution in answer["state"]["told"]:
-            tell(solution, int(self.max_iter), MORE)
+        told = answer["state"]["told"] if checked.scores is None else []
+        for solution in [*told, answer.get("refitted")]:
+            if solution:
+                tell(solution, checked.paths.fits[0][0].max_iter, MORE)
 
     def _run(
         self,
@@ -349,47 +379,45 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         method: str = "fit",
         labels: Result | None = None,
     ) -> Any:
-        """Fit the folds, from the beginning or from a state, choose the penalty, and fit all rows with it."""
-        self._found = None
+        """Fit from the beginning, or from a state. A scorer scores all fits before the rows are fitted once more."""
+        if checked.scorer is None or checked.scores is not None:
+            return super()._run(cluster, checked, state, method, labels)
         if state is None or len(state["scores"]) < np.prod(checked.shape):
             super()._run(cluster, checked, state, method, labels)
-            state = self._found
+            state, self._found = self._found, None
         found: Any = state
         try:
-            self._choose(cluster, checked, found)
+            scores = self._scored(checked, checked.tables(found))
         except KeyboardInterrupt:
             self._stopped, self._stopped_in = (checked, found), "after the fits of all folds"
             said = sentence(self, type(self).__name__, method, f" {self._stopped_in}", resumes=True)
             cluster.keep_interrupted(self, said)
             raise CallInterrupted(said) from None
-        finally:
-            self._found = None
-        self._forget(cluster)
-        return self
+        refit = Paths.best_of(scores) if checked.refit else False
+        scored = replace(checked, scores=scores, paths=replace(checked.paths, refit=refit))
+        return super()._run(cluster, scored, found, method, labels)
 
-    def _choose(self, cluster: Ranks, checked: _Input, found: PathsState) -> None:
-        """Choose the penalty, and set the attributes."""
-        dof = found["coefs"].shape[1] // checked.n_columns
-        paths = found["coefs"].reshape(*checked.shape, dof, checked.n_columns).swapaxes(-1, -2)
-        scores = self._scores(checked, paths, found["scores"])
-        n_iter = np.array([solution["n_iter"] for solution in found["told"]], np.int32).reshape(checked.shape)
-        folds = np.arange(len(paths))
+    def _set(self, checked: _Input, state: PathsState, refitted: Solution, best: tuple[int, int]) -> None:
+        """Set the attributes."""
+        paths, scores = checked.tables(state), checked.scores
+        if scores is None:
+            scores = (state["scores"][:, 0] / state["scores"][:, 1]).reshape(checked.shape)
+        n_iter = np.array([solution["n_iter"] for solution in state["told"]], np.int32).reshape(checked.shape)
+        chosen: tuple[Any, Any]
         if checked.refit:
-            strength, ratio = np.unravel_index(np.argmax(scores.sum(axis=0).T), checked.shape[:0:-1])
-            chosen = checked.strengths[strength], checked.ratios[ratio]
-            start = paths[:, ratio, strength].mean(axis=0)
-            refitted = self._refitted(cluster, checked, checked.paths.fits[ratio][strength], start)
-            coef, intercept = refitted.coef_, refitted.intercept_
+            table = checked.table(refitted["coef"])
+            chosen = checked.strengths[best[1]], checked.ratios[best[0]]
         else:
-            places = np.argmax(scores.swapaxes(1, 2).reshape(len(folds), -1), axis=1)
-            strength, ratio = np.unravel_index(places, checked.shape[:0:-1])
-            share = np.mean(np.array(checked.shares)[ratio]) if checked.ratios != [None] else 0.0
-            chosen = np.mean(checked.strengths[strength]), share
-            table = paths[folds, ratio, strength].mean(axis=0).astype(checked.X.dtype)
-            fit_intercept = checked.paths.fits[0][0].fit_intercept
-            coef = np.ascontiguousarray(table[:, : checked.X.shape[1]])
-            intercept = table[:, -1].copy() if fit_intercept else np.zeros(len(table), table.dtype)
-        self.classes_, self.coef_, self.intercept_ = checked.classes, coef, intercept
+            n_folds, n_paths, _ = checked.shape
+            places = np.argmax(scores.swapaxes(1, 2).reshape(n_folds, -1), axis=1)
+            number, path = np.divmod(places, n_paths)
+            table = paths[np.arange(n_folds), path, number].mean(axis=0)
+            share = np.mean(np.array(checked.shares)[path]) if checked.ratios != [None] else 0.0
+            chosen = np.mean(checked.strengths[number]), share
+        d = checked.X.shape[1]
+        self.classes_ = checked.classes
+        self.coef_ = np.ascontiguousarray(table[:, :d])
+        self.intercept_ = table[:, d].copy() if table.shape[1] > d else np.zeros(len(table))
         self.Cs_, self.l1_ratios_ = checked.strengths, np.asarray(checked.ratios)
         if checked.legacy:
             self._set_as_before(checked, chosen, paths, scores, n_iter)
@@ -415,47 +443,22 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         self.n_iter_ = swapped(n_iter)[None]
         self.C_, self.l1_ratio_ = (np.array([one] * checked.n_columns) for one in chosen)
 
-    def _scores(
-        self, checked: _Input, paths: npt.NDArray[np.float64], agreements: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
-        """Return the score of each fold, l1 ratio and C."""
-        if checked.scorer is None:
-            return (agreements[:, 0] / agreements[:, 1]).reshape(checked.shape)
+    def _scored(self, checked: _Input, paths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the score of each fold, l1 ratio and C, by the scorer."""
         scores = np.empty(checked.shape)
-        model = LogisticRegression(solver=self.solver)
-        model.classes_, model.n_features_in_ = checked.classes, checked.X.shape[1]
+        model, d = LogisticRegression(solver=self.solver), checked.X.shape[1]
+        model.classes_, model.n_features_in_ = checked.classes, d
         for fold, (_, test) in enumerate(checked.splits):
             X, y = (_safe_indexing(each, test) for each in (checked.X, checked.y))
             params = _check_method_params(X=checked.X, params=checked.scored_with, indices=test)
-            for ratio, strength in np.ndindex(checked.shape[1:]):
-                table = paths[fold, ratio, strength]
-                d = checked.X.shape[1]
-                model.C = checked.strengths[strength]
+            for path, number in np.ndindex(checked.shape[1:]):
+                table = paths[fold, path, number]
+                model.C = checked.strengths[number]
                 model.coef_ = table[:, :d]
                 model.intercept_ = table[:, d] if table.shape[1] > d else np.zeros(len(table))
                 with ONE_AT_A_TIME:
-                    scores[fold, ratio, strength] = checked.scorer(model, X, y, **params)
+                    scores[fold, path, number] = checked.scorer(model, X, y, **params)
         return scores
-
-    def _refitted(
-        self, cluster: Ranks, checked: _Input, solving: Minimisation, start: npt.NDArray[np.float64]
-    ) -> LogisticRegression:
-        """Fit all rows with the best penalty, from the mean of the coefficients of the folds."""
-        model = LogisticRegression(solver=self.solver)
-        of_all = LogisticInput(
-            X=checked.X,
-            weights=checked.weights,
-            targets=checked.targets,
-            known=checked.known,
-            classes=checked.classes,
-            class_weight=checked.class_weight,
-            max_iter=solving.max_iter,
-            solving=replace(solving, start=start.ravel(order="F"), verbose=max(0, solving.verbose - 1)),
-            parameters=checked.parameters,
-        )
-        model._run(cluster, of_all)
-        self.report_.notes.append(f"then all rows were fitted in {int(model.n_iter_[0])} iterations")
-        return model
 
     def score(
         self, X: npt.ArrayLike | ShardedArray, y: Any, sample_weight: npt.ArrayLike | None = None, **score_params: Any
@@ -485,4 +488,4 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
             return super().score(X, y, sample_weight)
         given = score_params if sample_weight is None else {**score_params, "sample_weight": sample_weight}
         with ONE_AT_A_TIME:
-            return float(sklearn.linear_model.LogisticRegressionCV.score(self, X, y, **given))
+            return float(_Theirs.score(self, X, y, **given))

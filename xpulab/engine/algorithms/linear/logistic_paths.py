@@ -61,37 +61,38 @@ def _paths(
     checkpoint: str,
     resume: PathsState | None = None,
 ) -> PathsFound:
-    """Fit each path of each fold, which is a run, and score the test rows of the fold after each fit, an iteration."""
+    """Fit each path of each fold, which is a run, and score the test rows of the fold after each fit, an iteration.
+
+    Then all rows are fitted with the penalty that is best, or that is chosen already.
+    """
     rows, codes, own = classified(task, source, weights, targets, classes, class_weight)
-    numbers = codes_of(codes, None).astype(np.intp)
-    weighty, own = rows.weights_on_cpu(), np.ones(rows.n_samples) if own is None else own
+    ours = _Rows(task, rows, codes, np.ones(rows.n_samples) if own is None else own, Classes(n_classes), paths)
     n_paths, n_fits = len(paths.fits), len(paths.fits[0])
     done = len(resume["scores"]) if resume else 0
-    first = source.bounds[task.comm.rank]
     with contextlib.ExitStack() as stack:
         kept: Any = stack.enter_context(task.checkpoint(checkpoint)) if task.comm.rank == 0 else None
         record = _Record(resume, n_fits)
         try:
             for fold in range(done // (n_paths * n_fits), len(paths.places)):
-                train, test = paths.weights_of(fold, slice(first, first + rows.n_samples))
-                some = kernels_for(rows).weighted(rows, weighty * train)
-                problem = problem_of(task, some, codes, Classes(n_classes), paths.fits[0][0].fit_intercept)
-                if not problem.weight > 0:
-                    raise ValueError(_NO_WEIGHT)
-                by_rows = paths.fits[0][0].solver == "newton-cholesky" and isinstance(some, Rows)
-                wide = wide_problem(problem) if by_rows else None
-                for number in range(n_paths * n_fits):
-                    if fold * n_paths * n_fits + number < done:
-                        continue
+                test = ours.begin(fold, source.bounds[task.comm.rank])
+                for number in range(max(0, done - fold * n_paths * n_fits), n_paths * n_fits):
                     how = paths.fits[number // n_fits][number % n_fits]
-                    if number % n_fits:
-                        how = replace(how, start=record.coefs[-1] if record.coefs else None)
-                    found = _minimised(wide if how.penalty and wide is not None else problem, how)
-                    coef: Any = found.get("coef")
-                    table = problem.table(task.comm.bcast(coef))
-                    score = task.comm.allreduce(_agreement(rows, numbers, own * test, *table))
+                    if number % n_fits and kept is not None:
+                        how = replace(how, start=record.coefs[-1])
+                    found = ours.minimised(how)
+                    score = task.comm.allreduce(ours.agreement(found.get("coef"), test))
                     if kept is not None:
                         record.add(task, found, score, kept)
+            chosen = task.comm.bcast(np.array(record.chosen(paths) if kept is not None else (-1, -1)))
+            refitted: Solution = {}
+            if chosen[0] >= 0:
+                task.show(doing="fitting all rows")
+                ours.begin(None)
+                how = paths.fits[chosen[0]][chosen[1]]
+                if kept is not None:
+                    starts = np.array(record.coefs).reshape(-1, n_paths, n_fits, len(record.coefs[0]))
+                    how = replace(how, start=starts[:, chosen[0], chosen[1]].mean(axis=0))
+                refitted = ours.minimised(replace(how, verbose=max(0, how.verbose - 1)))
         except Interrupted as interrupted:
             interrupted.result |= {"history": record.history} | ({"state": record.state} if record.coefs else {})
             raise
@@ -101,7 +102,58 @@ def _paths(
             raise
     if task.comm.rank != 0:
         return {"rows": rows.n_samples}
-    return {"rows": rows.n_samples, "state": record.state, "history": record.history}
+    answer: PathsFound = {"rows": rows.n_samples, "state": record.state, "history": record.history}
+    if paths.refit is not None:
+        answer["converged"] = all(each["converged"] for each in [*record.state["told"], refitted] if each)
+        answer |= {"refitted": refitted, "chosen": (int(chosen[0]), int(chosen[1]))}
+    return answer
+
+
+class _Rows:
+    """This rank's rows, and the fold whose training rows the fits see."""
+
+    def __init__(self, task: Task, rows: AnyRows, codes: Rows, own: np.ndarray, loss: Classes, paths: Paths) -> None:
+        self._task, self._rows, self._codes, self._loss, self._paths = task, rows, codes, loss, paths
+        self._numbers = codes_of(codes, None).astype(np.intp)
+        self._weights, self._own = rows.weights_on_cpu(), own
+        self._problem: Problem | None = None
+        self._wide: Problem | None = None
+
+    def begin(self, fold: int | None, first: int = 0) -> np.ndarray:
+        """Begin with a fold, or with all rows; return the weights of the test rows, of those from row `first` on."""
+        rows, test = self._rows, self._own
+        if fold is not None:
+            train, tested = self._paths.weights_of(fold, slice(first, first + rows.n_samples))
+            rows, test = kernels_for(rows).weighted(rows, self._weights * train), self._own * tested
+        how = self._paths.fits[0][0]
+        self._problem = problem_of(self._task, rows, self._codes, self._loss, how.fit_intercept)
+        if fold is not None and not self._problem.weight > 0:
+            raise ValueError(_NO_WEIGHT)
+        by_rows = how.solver == "newton-cholesky" and isinstance(rows, Rows)
+        self._wide = wide_problem(self._problem) if by_rows else None
+        return test
+
+    def minimised(self, how: Minimisation) -> Solution:
+        """Return the solution; of other ranks than rank 0, nothing. Its penalties are beside the sum of the losses."""
+        problem = self._problem if self._wide is None or not how.penalty else self._wide
+        assert problem is not None
+        if problem.comm.rank != 0:
+            problem.follow()
+            return {}
+        share = 1 / problem.weight
+        assert how.start is not None
+        found = solve(_Quiet(problem, share * how.penalty, share * how.l1, None, lambda state: None), how, how.start)
+        problem.end()
+        return found
+
+    def agreement(self, coef: Any, weights: np.ndarray) -> np.ndarray:
+        """Return the weight of this rank's rows that are classified correctly by rank 0's coefficients, and of all."""
+        assert self._problem is not None
+        coef, intercept = self._problem.table(self._task.comm.bcast(coef))
+        rows, labels = self._rows, [np.empty(0, np.intp)]
+        for part in (part for _, part in rows.parts()) if isinstance(rows, StreamedRows) else [rows]:
+            labels += map(labels_of, project(part, coef.T, None, intercept))
+        return np.array([weights[np.concatenate(labels) == self._numbers].sum(), weights.sum()])
 
 
 class _Record:
@@ -152,25 +204,13 @@ class _Record:
             kept.write(self.state)
             self._kept = now
 
-
-def _minimised(problem: Problem, how: Minimisation) -> Solution:
-    """Return the solution; of other ranks than rank 0, nothing. Its penalties are beside the sum of the losses."""
-    if problem.comm.rank != 0:
-        problem.follow()
-        return {}
-    share = 1 / problem.weight
-    assert how.start is not None
-    found = solve(_Quiet(problem, share * how.penalty, share * how.l1, None, lambda state: None), how, how.start)
-    problem.end()
-    return found
-
-
-def _agreement(
-    rows: AnyRows, numbers: np.ndarray, weights: np.ndarray, coef: np.ndarray, intercept: np.ndarray
-) -> np.ndarray:
-    """Return the weight of this rank's rows that are classified as their numbers say, and of all of its rows."""
-    parts = (part for _, part in rows.parts()) if isinstance(rows, StreamedRows) else [rows]
-    labels = [np.empty(0, np.intp)]
-    for part in parts:
-        labels += map(labels_of, project(part, coef.T, None, intercept))
-    return np.array([weights[np.concatenate(labels) == numbers].sum(), weights.sum()])
+    def chosen(self, paths: Paths) -> tuple[int, int]:
+        """Return path and number of the fit whose penalty all rows are fitted with; (-1, -1) for none."""
+        if paths.refit is None:
+            return -1, -1
+        if isinstance(paths.refit, tuple):
+            return paths.refit
+        scores = np.array(self._scores)
+        with np.errstate(invalid="ignore"):
+            accuracies = (scores[:, 0] / scores[:, 1]).reshape(-1, len(paths.fits), self._n_fits)
+        return paths.best_of(accuracies) if paths.refit else (-1, -1)
