@@ -119,6 +119,7 @@ ALONG = NEAR @ [1.0, 2.0, 3.0, 4.0]
 ABOVE = (ALONG.mean() < ALONG).astype(int)
 
 
+@pytest.mark.filterwarnings("ignore:lbfgs failed:sklearn.exceptions.ConvergenceWarning")  # scikit-learn's, too
 @of_each
 def test_later_float32_rows_far_from_zero_have_the_digits_of_float64(kind: Any) -> None:
     ours = made(kind)[0].fit(NEAR, *targets(kind, ABOVE, ALONG))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import check_cv
 
+from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.linear_model._path import Sums, without
 
@@ -23,8 +24,9 @@ def splits_of(
     """
     splits = classifier or hasattr(cv, "split")
     targets = y.gather() if splits and isinstance(y, ShardedArray) else y if splits else None
-    splitter = check_cv(cv, targets, classifier=classifier)
-    return list(splitter.split(np.broadcast_to(np.zeros(1), (n_samples, 1)), targets, **asked))
+    with ONE_AT_A_TIME:
+        splitter = check_cv(cv, targets, classifier=classifier)
+        return list(splitter.split(np.broadcast_to(np.zeros(1), (n_samples, 1)), targets, **asked))
 
 
 def groups_of(

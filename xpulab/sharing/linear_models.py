@@ -12,6 +12,7 @@ import numpy.typing as npt
 from xpulab.sharing.answers import OwnRows
 
 __all__ = [
+    "Coding",
     "Deviances",
     "Distribution",
     "Minimisation",
@@ -67,6 +68,24 @@ class OfClasses:
     known: npt.NDArray[Any] | None
     targets: _Floats
     weights: _Floats | None = None
+
+
+@dataclass(frozen=True)
+class Coding:
+    """The classes of labels.
+
+    Attributes
+    ----------
+    known : numpy.ndarray of shape (n_classes,) or None
+        The labels in ascending order; None if the numbers of the classes are given in their place.
+    class_weight : numpy.ndarray of shape (n_classes,) or None
+        By which the weight of a row of each class is multiplied.
+    n_classes : int
+    """
+
+    known: npt.NDArray[Any] | None
+    class_weight: npt.NDArray[Any] | None
+    n_classes: int
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
         weights = self._weights(sample_weight, rows, only_non_negative=False)
         if isinstance(weights, np.ndarray):
             require_weight(weights.sum())
-        labels, class_weight = self._labelled(cluster, y, weights)
+        labels, coding = self._labelled(cluster, y, weights)
         classes = labels.classes
         solving = self._solving(rows, classes)
         self.classes_ = classes
@@ -184,9 +184,8 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
             X=rows,
             weights=weights,
             targets=labels.targets,
-            known=labels.known,
             classes=classes,
-            class_weight=class_weight,
+            coding=coding,
             max_iter=solving.max_iter,
             solving=solving,
             parameters=self.get_params(deep=False),
@@ -226,7 +225,7 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
         return self._minimisation(start.ravel(order="F"), strength * (1 - share), strength * share)
 
     def _arguments(self, cluster: Ranks, checked: LogisticInput, state: dict[str, Any] | None) -> dict[str, Any]:
-        return super()._arguments(cluster, checked, state) | checked.of_classes()
+        return super()._arguments(cluster, checked, state) | {"coding": checked.coding}
 
     def _set(self, checked: LogisticInput, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""

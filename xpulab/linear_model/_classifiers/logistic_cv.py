@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -74,7 +75,7 @@ class _Input(ClassesInput):
     splits: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
     paths: Paths
     scorer: Any
-    scored_with: dict[str, Any]
+    scored_with: Mapping[str, Any]
     scores: npt.NDArray[np.float64] | None = None
     refit: bool
     legacy: bool
@@ -253,7 +254,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         rows: Any = self._checked(cluster, X, reset=True)
         y = checked_labels(self, cluster, y, rows)
         weights = self._weights(sample_weight, rows, only_non_negative=False)
-        labels, class_weight = self._labelled(cluster, y, weights)
+        labels, coding = self._labelled(cluster, y, weights)
         scorer, split_with, scored_with = self._asked(labels.classes, sample_weight, params)
         if scorer is not None and isinstance(rows, ShardedArray) and not rows.stays:
             raise ValueError(
@@ -273,9 +274,8 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
             y=y,
             weights=weights,
             targets=labels.targets,
-            known=labels.known,
             classes=labels.classes,
-            class_weight=class_weight,
+            coding=coding,
             n_init=len(splits) * len(ratios),
             max_iter=len(strengths),
             strengths=strengths,
@@ -334,8 +334,8 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         ]
 
     def _asked(
-        self, classes: npt.NDArray[Any], sample_weight: Any, params: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        self, classes: npt.NDArray[Any], sample_weight: Any, params: Mapping[str, Any]
+    ) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
         """Return the scorer, None for the accuracy, and the parameters of the splitter and of the scorer."""
         routed = _routing_enabled()
         if not isinstance(self.scoring, str):
@@ -354,18 +354,18 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         return (1 << 20) + n_fits * (2048 + (0 if start is None else start.nbytes))
 
     def _arguments(self, cluster: Ranks, checked: _Input, state: dict[str, Any] | None) -> dict[str, Any]:
-        return {"paths": checked.paths} | checked.of_classes()
+        return {"paths": checked.paths, "coding": checked.coding}
 
-    def _keep_state(self, checked: _Input, state: dict[str, Any], labels: npt.NDArray[Any] | None) -> None:
+    def _keep_state(self, checked: _Input, state: Mapping[str, Any], labels: npt.NDArray[Any] | None) -> None:
         """Set nothing: the penalty is not chosen."""
 
-    def _keep(self, checked: _Input, answer: dict[str, Any], labels: Any) -> None:
+    def _keep(self, checked: _Input, answer: Mapping[str, Any], labels: Any) -> None:
         if checked.paths.refit is None:  # the scores are to come
             self._found = answer["state"]
         else:
             self._set(checked, answer["state"], answer["refitted"], answer["chosen"])
 
-    def _tell(self, checked: _Input, answer: dict[str, Any]) -> None:
+    def _tell(self, checked: _Input, answer: Mapping[str, Any]) -> None:
         told = answer["state"]["told"] if checked.scores is None else []
         for solution in [*told, answer.get("refitted")]:
             if solution:

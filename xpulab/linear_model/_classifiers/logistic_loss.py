@@ -17,7 +17,7 @@ from xpulab.estimator.labels import Labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.resumable import FitInput
 from xpulab.linear_model._classifiers.linear import ProbableClassifier
-from xpulab.sharing.linear_models import Minimisation
+from xpulab.sharing.linear_models import Coding, Minimisation
 
 __all__ = ["ClassesInput", "LogisticClassifier"]
 
@@ -26,20 +26,15 @@ _SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesInput(FitInput):
-    """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `known`."""
+    """A fit. Its `targets` are the numbers of the classes, or a handle for labels, whose classes are in `coding`."""
 
-    known: np.ndarray | None
     classes: np.ndarray
-    class_weight: np.ndarray | None
+    coding: Coding
 
     @property
     def n_columns(self) -> int:
         """Columns of coefficients."""
         return 1 if len(self.classes) == 2 else len(self.classes)
-
-    def of_classes(self) -> dict[str, Any]:
-        """Return what the engines are told of the classes."""
-        return {"classes": self.known, "class_weight": self.class_weight, "n_classes": len(self.classes)}
 
 
 class LogisticClassifier(ProbableClassifier):
@@ -74,17 +69,18 @@ class LogisticClassifier(ProbableClassifier):
                 f"class, use sklearn.multiclass.OneVsRestClassifier({type(self).__name__}())"
             )
 
-    def _labelled(self, cluster: Ranks, y: Any, weights: Any) -> tuple[Labels, npt.NDArray[Any] | None]:
-        """Return labels of at least two classes, and the weights of the classes."""
+    def _labelled(self, cluster: Ranks, y: Any, weights: Any) -> tuple[Labels, Coding]:
+        """Return labels of at least two classes, and what the engines are told of the classes."""
         labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
         if len(labels.classes) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{labels.classes[0]!r}"
             )
-        if self.class_weight is None:
-            return labels, None
-        return labels, class_weights(self.class_weight, labels.classes, labels.totals)
+        class_weight = self.class_weight
+        if class_weight is not None:
+            class_weight = class_weights(class_weight, labels.classes, labels.totals)
+        return labels, Coding(labels.known, class_weight, len(labels.classes))
 
     def _minimisation(self, start: npt.NDArray[np.float64], penalty: float, l1: float) -> Minimisation:
         """Return how the loss is minimised with penalties on half the squared norm and on the l1 norm."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.linear_model
 
-from xpulab.engine.algorithms.linear import generalized, logistic
+from xpulab.engine.algorithms.linear import generalized, logistic, logistic_paths
 from xpulab.engine.algorithms.linear.losses import probabilities
 from xpulab.sharing.checkpoint import Checkpoint
-from xpulab.sharing.linear_models import Distribution, Minimisation
+from xpulab.sharing.linear_models import Coding, Distribution, Minimisation, Paths
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
@@ -22,8 +23,8 @@ POISSON = Distribution(1.0, "log", "HalfPoissonLoss")
 HOW = Minimisation("newton-cholesky", None, True, 0.1, 1e-8, 100, 0)
 
 
-def test_both_modules_have_registered_their_tasks(ask: Callable[..., Any]) -> None:
-    assert generalized.__name__ != logistic.__name__
+def test_the_modules_have_registered_their_tasks(ask: Callable[..., Any]) -> None:
+    assert len({generalized.__name__, logistic.__name__, logistic_paths.__name__}) == 3
     model = sklearn.linear_model.PoissonRegressor(alpha=0.1, tol=1e-8, solver="newton-cholesky")
     model.fit(X, COUNTS, WEIGHTS)
     sent = {"weights": WEIGHTS, "targets": COUNTS, "distribution": POISSON}
@@ -60,3 +61,36 @@ def test_predictions_of_classes(ask: Callable[..., Any], kind: str) -> None:
     answer, found = ask("LogisticRegression.predict", X, shape=expected.shape, dtype=expected.dtype, **asked)
     assert answer == {"rows": 200}
     np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("refit", [None, True, (0, 0)])
+def test_fits_of_folds_and_a_state_from_which_they_go_on(ask: Callable[..., Any], refit: Any) -> None:
+    codes, folds = (COUNTS > 1).astype(np.float64), np.arange(200, dtype=np.int32) % 2
+    fits = [[replace(HOW, start=np.zeros(4), penalty=penalty) for penalty in (10.0, 0.5)]]
+    sent = {"weights": WEIGHTS, "targets": codes, "coding": Coding(None, None, 2)}
+    sent["paths"] = Paths([(folds, 2)], [(0, -1, 0), (0, -1, 1)], fits, refit)
+    with Checkpoint.create(1 << 20) as kept:
+        whole = ask("LogisticRegression.paths", X, **sent, checkpoint=kept.path)
+        state = whole["state"]
+        half = state | {"coefs": state["coefs"][:3], "scores": state["scores"][:3], "told": state["told"][:3]}
+        rest = ask("LogisticRegression.paths", X, **sent, checkpoint=kept.path, resume=half)
+    assert [each[:2] for each in whole["history"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert [each[:2] for each in rest["history"]] == [(2, 2)]
+    np.testing.assert_array_equal(rest["state"]["coefs"], state["coefs"])
+    right = []
+    for number, (train, test) in enumerate([(folds == 1, folds == 0), (folds == 0, folds == 1)]):
+        model = sklearn.linear_model.LogisticRegression(C=0.1, tol=1e-8).fit(X[train], codes[train], WEIGHTS[train])
+        np.testing.assert_allclose(state["coefs"][2 * number], [*model.coef_[0], *model.intercept_], atol=1e-6)
+        right.append(model.score(X[test], codes[test], WEIGHTS[test]))
+    np.testing.assert_allclose(state["scores"][::2, 0] / state["scores"][::2, 1], right)
+    if refit is None:
+        assert "converged" not in whole
+        return
+    assert whole["converged"]
+    assert whole["chosen"] == (
+        refit if refit is not True else Paths.best_of(np.divide(*state["scores"].T).reshape(2, 1, 2))
+    )
+    best = 1 / fits[0][whole["chosen"][1]].penalty
+    model = sklearn.linear_model.LogisticRegression(C=best, tol=1e-8).fit(X, codes, WEIGHTS)
+    np.testing.assert_allclose(whole["refitted"]["coef"], [*model.coef_[0], *model.intercept_], atol=1e-6)
+    np.testing.assert_array_equal(rest["refitted"]["coef"], whole["refitted"]["coef"])

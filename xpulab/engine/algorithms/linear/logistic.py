@@ -23,7 +23,7 @@ from xpulab.kernels.kmeans.choice import AnyRows, kernels_for
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.answers import Agreement, OwnRows
-from xpulab.sharing.linear_models import Minimisation, Minimised, State
+from xpulab.sharing.linear_models import Coding, Minimisation, Minimised, State
 from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__ = ["classified", "labels_of"]
@@ -35,25 +35,18 @@ def _fit(
     source: Source,
     weights: SharedArray | PassedRows | None,
     targets: Source,
-    classes: np.ndarray | None,
-    class_weight: np.ndarray | None,
-    n_classes: int,
+    coding: Coding,
     solving: Minimisation,
     checkpoint: str,
     resume: State | None = None,
 ) -> Minimised:
-    rows, codes, _ = classified(task, source, weights, targets, classes, class_weight)
-    problem = problem_of(task, rows, codes, Classes(n_classes), solving.fit_intercept)
+    rows, codes, _ = classified(task, source, weights, targets, coding)
+    problem = problem_of(task, rows, codes, Classes(coding.n_classes), solving.fit_intercept)
     return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
 
 
 def classified(
-    task: Task,
-    source: Source,
-    weights: SharedArray | PassedRows | None,
-    targets: Source,
-    classes: np.ndarray | None,
-    class_weight: np.ndarray | None,
+    task: Task, source: Source, weights: SharedArray | PassedRows | None, targets: Source, coding: Coding
 ) -> tuple[AnyRows, Rows, np.ndarray | None]:
     """Return this rank's rows, with the weights of samples and classes, and the numbers of their classes.
 
@@ -62,10 +55,10 @@ def classified(
     own = weights_of(task, weights, source.bounds)
     rows, codes = rows_of(task, source, own), rows_of(task, targets)
     assert isinstance(codes, Rows)
-    if classes is not None or class_weight is not None:
-        numbers = codes_of(codes, classes)
-        if class_weight is not None:
-            of_classes = class_weight[numbers.astype(np.intp)]
+    if coding.known is not None or coding.class_weight is not None:
+        numbers = codes_of(codes, coding.known)
+        if coding.class_weight is not None:
+            of_classes = coding.class_weight[numbers.astype(np.intp)]
             rows = kernels_for(rows).weighted(rows, of_classes * rows.weights_on_cpu())
         codes = Rows.upload(task.device, numbers.astype(rows.dtype)[:, None])
     return rows, codes, own

@@ -32,7 +32,7 @@ from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import StreamedRows
 from xpulab.sharing.board import RUNS
-from xpulab.sharing.linear_models import Minimisation, Paths, PathsFound, PathsState, Solution
+from xpulab.sharing.linear_models import Coding, Minimisation, Paths, PathsFound, PathsState, Solution
 from xpulab.sharing.sources import SharedArray, Source
 
 __all__: list[str] = []
@@ -54,9 +54,7 @@ def _paths(
     source: Source,
     weights: SharedArray | PassedRows | None,
     targets: Source,
-    classes: np.ndarray | None,
-    class_weight: np.ndarray | None,
-    n_classes: int,
+    coding: Coding,
     paths: Paths,
     checkpoint: str,
     resume: PathsState | None = None,
@@ -65,8 +63,8 @@ def _paths(
 
     Then all rows are fitted with the penalty that is best, or that is chosen already.
     """
-    rows, codes, own = classified(task, source, weights, targets, classes, class_weight)
-    ours = _Rows(task, rows, codes, np.ones(rows.n_samples) if own is None else own, Classes(n_classes), paths)
+    rows, codes, own = classified(task, source, weights, targets, coding)
+    ours = _Rows(task, rows, codes, np.ones(rows.n_samples) if own is None else own, Classes(coding.n_classes), paths)
     n_paths, n_fits = len(paths.fits), len(paths.fits[0])
     done = len(resume["scores"]) if resume else 0
     with contextlib.ExitStack() as stack:
