@@ -198,7 +198,8 @@ with ThreadPoolExecutor() as pool:
             f"[0-1] 2 of 2 on {os.environ['HOME']}\n[0-1] 3\n"
         )
         assert self.said("found = !echo {rank}\nfound") == "[0] ['0']\n[1] ['1']\n"
-        assert self.said("%timeit -n 1 -r 1 sum(range(x))").count("1 loop each") == 2
+        timed = self.said("%timeit -n 1 -r 1 sum(range(x))")
+        assert timed.count("1 loop each") == (1 if timed.startswith("[0-1]") else 2)  # both may take as long
         timed = self.said("%time y = x + 1 + rank")
         assert "Wall time: " in timed
         assert self.said("y") == "[0] 3\n[1] 4\n"
