@@ -1,8 +1,7 @@
 #!/bin/bash
 # scikit-learn 1.9.1 (1.6.1 does the same): `LogisticRegressionCV` takes `l1_ratios` as a list. With `refit=False`, the
-# mean of the best shares of the folds indexes this list with an array, which a list cannot: after all fits, the last
-# line but a few of `fit` raises a TypeError, and the object has no coefficients. The same shares as an array, or the
-# list with `refit=True`, are fitted. Exit status 1 if that has changed.
+# mean of the best shares of the folds indexes this list with an array, which a list cannot: after all fits, `fit` raises
+# a TypeError. The same shares as an array, or the list with `refit=True`, are fitted. Exit status 1 if that has changed.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

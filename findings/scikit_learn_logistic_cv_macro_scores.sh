@@ -1,8 +1,7 @@
 #!/bin/bash
 # scikit-learn 1.9.1: `LogisticRegressionCV` tells a scorer whose metric has the parameter `labels` all classes, and of
 # two classes also `pos_label`. The scorers "f1_macro", "precision_weighted" and their like have a `pos_label` of their
-# own, None, so that with two classes each of them ends in a TypeError about an argument that is given twice, after the
-# fits of the first fold; scikit-learn's `cross_val_score` takes them. With three classes they work, and with two
+# own, None, so that with two classes each of them ends in a TypeError about an argument that is given twice; scikit-learn's `cross_val_score` takes them. With three classes they work, and with two
 # classes "f1" does. Exit status 1 if that has changed.
 set -euo pipefail
 folder=$(mktemp -d)

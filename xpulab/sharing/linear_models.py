@@ -87,6 +87,11 @@ class Coding:
     class_weight: npt.NDArray[Any] | None
     n_classes: int
 
+    @property
+    def n_columns(self) -> int:
+        """Columns of coefficients: one for two classes, of the second; otherwise one for each."""
+        return 1 if self.n_classes == 2 else self.n_classes
+
 
 @dataclass(frozen=True)
 class Minimisation:

@@ -17,10 +17,10 @@ from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.labels import checked_labels
 from xpulab.estimator.rows import require_weight
-from xpulab.linear_model._classifiers.logistic_loss import ClassesInput, LogisticClassifier
+from xpulab.linear_model._classifiers.logistic_loss import Checked, ClassesInput, LogisticClassifier
 from xpulab.linear_model._fitted import require_few
 from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
-from xpulab.sharing.linear_models import Minimisation
+from xpulab.sharing.linear_models import Coding, Minimisation
 
 __all__ = ["MORE", "LogisticInput", "LogisticRegression"]
 
@@ -36,10 +36,6 @@ class LogisticInput(ClassesInput, MinimisedInput):
     """A fit, the classes of its rows, and how its loss is minimised."""
 
 
-class _Checked(Exception):
-    """scikit-learn's estimator has taken its parameters."""
-
-
 class _OnlyChecks(sklearn.linear_model.LogisticRegression):
     """scikit-learn's estimator up to the start of its solver: it raises and warns about parameters, and fits nothing.
 
@@ -49,7 +45,7 @@ class _OnlyChecks(sklearn.linear_model.LogisticRegression):
 
     @property
     def coef_(self) -> Any:
-        raise _Checked
+        raise Checked
 
 
 class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklearn.linear_model.LogisticRegression):
@@ -178,7 +174,7 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
             require_weight(weights.sum())
         labels, coding = self._labelled(cluster, y, weights)
         classes = labels.classes
-        solving = self._solving(rows, classes)
+        solving = self._solving(rows, coding)
         self.classes_ = classes
         checked = LogisticInput(
             X=rows,
@@ -196,7 +192,7 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
         """Raise an error for parameters that are not supported; raise and warn as scikit-learn does for all others."""
         self._require_solver()
         some = {"class_weight": None, "verbose": 0, "warm_start": True}
-        with ONE_AT_A_TIME, contextlib.suppress(_Checked):
+        with ONE_AT_A_TIME, contextlib.suppress(Checked):
             _OnlyChecks(**self.get_params(deep=False) | some).fit([[-1.0], [1.0]], [0, 1])
 
     def _share_of_l1(self) -> float:
@@ -204,11 +200,10 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
         shares = {"l1": 1.0, "l2": 0.0, None: 0.0}
         return shares.get(self.penalty, float(self.l1_ratio or 0.0))
 
-    def _solving(self, X: Any, classes: np.ndarray) -> Minimisation:
+    def _solving(self, X: Any, coding: Coding) -> Minimisation:
         """Return how the loss is minimised, after checks of what depends on the rows."""
-        k, d = len(classes), X.shape[1]
-        n_columns = 1 if k == 2 else k
-        self._require_strategy(k)
+        n_columns, d = coding.n_columns, X.shape[1]
+        self._require_strategy(coding.n_classes)
         if self.solver == "newton-cholesky":
             require_few(X, n_columns, self.penalty is not None and np.isfinite(self.C), "'newton-cg' or 'lbfgs'")
         start = np.zeros((n_columns, d + bool(self.fit_intercept)))
@@ -230,7 +225,7 @@ class LogisticRegression(MinimisedFit[LogisticInput], LogisticClassifier, sklear
     def _set(self, checked: LogisticInput, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
         self.classes_ = checked.classes
-        n_columns = checked.n_columns
+        n_columns = checked.coding.n_columns
         table = coef.reshape(n_columns, -1, order="F").astype(checked.X.dtype)
         d = checked.X.shape[1]
         self.coef_ = np.ascontiguousarray(table[:, :d])

@@ -33,11 +33,11 @@ from xpulab.estimator.rows import require_weight
 from xpulab.estimator.sending import Result
 from xpulab.exceptions import CallInterrupted
 from xpulab.linear_model._classifiers.logistic import MORE, LogisticRegression
-from xpulab.linear_model._classifiers.logistic_loss import ClassesInput, LogisticClassifier
+from xpulab.linear_model._classifiers.logistic_loss import Checked, ClassesInput, LogisticClassifier
 from xpulab.linear_model._fitted import require_few
 from xpulab.linear_model._folds import groups_of, splits_of
 from xpulab.linear_model._minimised import tell
-from xpulab.sharing.linear_models import Minimisation, Paths, PathsState, Solution
+from xpulab.sharing.linear_models import Coding, Minimisation, Paths, PathsState, Solution
 
 __all__ = ["LogisticRegressionCV"]
 
@@ -87,20 +87,16 @@ class _Input(ClassesInput):
 
     def table(self, coef: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return coefficients (n_columns, n_features + fit_intercept) from the layout of scikit-learn's solvers."""
-        return coef.reshape(self.n_columns, -1, order="F")
+        return coef.reshape(self.coding.n_columns, -1, order="F")
 
     def tables(self, state: PathsState) -> npt.NDArray[np.float64]:
         """Return the coefficients of all fits, (n_folds, n_l1_ratios, n_cs, n_columns, n_features + fit_intercept)."""
         return np.array([self.table(coef) for coef in state["coefs"]]).reshape(
-            *self.shape, self.n_columns, len(state["coefs"][0]) // self.n_columns
+            *self.shape, self.coding.n_columns, len(state["coefs"][0]) // self.coding.n_columns
         )
 
 
 _Theirs = sklearn.linear_model.LogisticRegressionCV
-
-
-class _Checked(Exception):
-    """scikit-learn's estimator has taken its parameters."""
 
 
 class _Splits:
@@ -111,8 +107,8 @@ class _Splits:
         return 2
 
     def split(self, *_: Any, **__: Any) -> Any:
-        """Raise `_Checked`."""
-        raise _Checked
+        """Raise `Checked`."""
+        raise Checked
 
 
 class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.linear_model.LogisticRegressionCV):
@@ -285,7 +281,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
             paths=Paths(
                 groups,
                 places,
-                self._fits(rows, labels.classes, strengths, shares),
+                self._fits(rows, coding, strengths, shares),
                 refit=bool(self.refit) if scorer is None else None,
             ),
             scorer=scorer,
@@ -301,7 +297,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         self._require_solver()
         some = {"class_weight": None, "verbose": 0, "cv": _Splits()}
         plain = _Theirs(**self.get_params(deep=False) | some)
-        with ONE_AT_A_TIME, contextlib.suppress(_Checked):
+        with ONE_AT_A_TIME, contextlib.suppress(Checked):
             plain.fit([[-1.0], [1.0]], [0, 1])
 
     def _strengths(self) -> npt.NDArray[np.float64]:
@@ -319,15 +315,13 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         return list(given), [float(ratio) for ratio in given]
 
     def _fits(
-        self, X: Any, classes: npt.NDArray[Any], strengths: npt.NDArray[np.float64], shares: list[float]
+        self, X: Any, coding: Coding, strengths: npt.NDArray[np.float64], shares: list[float]
     ) -> list[list[Minimisation]]:
         """Return the fits of each path, after checks of what depends on the rows."""
-        k, d = len(classes), X.shape[1]
-        n_columns = 1 if k == 2 else k
-        self._require_strategy(k)
+        self._require_strategy(coding.n_classes)
         if self.solver == "newton-cholesky":
-            require_few(X, n_columns, bool(np.isfinite(strengths).all()), "'newton-cg' or 'lbfgs'")
-        start = np.zeros(n_columns * (d + bool(self.fit_intercept)))
+            require_few(X, coding.n_columns, bool(np.isfinite(strengths).all()), "'newton-cg' or 'lbfgs'")
+        start = np.zeros(coding.n_columns * (X.shape[1] + bool(self.fit_intercept)))
         return [
             [self._minimisation(start, (1 - share) / strength, share / strength) for strength in strengths]
             for share in shares
@@ -338,10 +332,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
     ) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
         """Return the scorer, None for the accuracy, and the parameters of the splitter and of the scorer."""
         routed = _routing_enabled()
-        if not isinstance(self.scoring, str):
-            by_accuracy = self.scoring is None
-        else:
-            by_accuracy = self.scoring == "warn" or (self.scoring == "accuracy" and not routed)
+        by_accuracy = self.scoring in (None, "warn") or (self.scoring == "accuracy" and not routed)
         scorer = None if by_accuracy else scorer_of_classes(get_scorer(self.scoring), classes)
         if routed:
             asked = process_routing(self, "fit", sample_weight=sample_weight, **params)
@@ -432,7 +423,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
     ) -> None:  # fmt: skip
         """Set the attributes in the shapes of scikit-learn before 1.10, with the values of C before the ratios."""
         no_ratios = checked.ratios == [None]
-        of_columns = checked.classes if checked.n_columns > 1 else checked.classes[1:]
+        of_columns = checked.classes if checked.coding.n_columns > 1 else checked.classes[1:]
 
         def swapped(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return found[:, 0] if no_ratios else found.swapaxes(1, 2)
@@ -441,7 +432,7 @@ class LogisticRegressionCV(ResumableFit[_Input], LogisticClassifier, sklearn.lin
         self.coefs_paths_ = dict(zip(of_columns, each, strict=True))
         self.scores_ = dict.fromkeys(of_columns, swapped(scores))
         self.n_iter_ = swapped(n_iter)[None]
-        self.C_, self.l1_ratio_ = (np.array([one] * checked.n_columns) for one in chosen)
+        self.C_, self.l1_ratio_ = (np.array([one] * checked.coding.n_columns) for one in chosen)
 
     def _scored(self, checked: _Input, paths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the score of each fold, l1 ratio and C, by the scorer."""

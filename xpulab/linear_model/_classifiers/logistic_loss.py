@@ -19,9 +19,13 @@ from xpulab.estimator.resumable import FitInput
 from xpulab.linear_model._classifiers.linear import ProbableClassifier
 from xpulab.sharing.linear_models import Coding, Minimisation
 
-__all__ = ["ClassesInput", "LogisticClassifier"]
+__all__ = ["Checked", "ClassesInput", "LogisticClassifier"]
 
 _SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")
+
+
+class Checked(Exception):
+    """scikit-learn's estimator has taken its parameters; ours goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +34,6 @@ class ClassesInput(FitInput):
 
     classes: np.ndarray
     coding: Coding
-
-    @property
-    def n_columns(self) -> int:
-        """Columns of coefficients."""
-        return 1 if len(self.classes) == 2 else len(self.classes)
 
 
 class LogisticClassifier(ProbableClassifier):

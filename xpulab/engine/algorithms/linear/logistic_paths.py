@@ -204,11 +204,11 @@ class _Record:
 
     def chosen(self, paths: Paths) -> tuple[int, int]:
         """Return path and number of the fit whose penalty all rows are fitted with; (-1, -1) for none."""
-        if paths.refit is None:
+        if not paths.refit:
             return -1, -1
         if isinstance(paths.refit, tuple):
             return paths.refit
         scores = np.array(self._scores)
         with np.errstate(invalid="ignore"):
             accuracies = (scores[:, 0] / scores[:, 1]).reshape(-1, len(paths.fits), self._n_fits)
-        return paths.best_of(accuracies) if paths.refit else (-1, -1)
+        return paths.best_of(accuracies)
