@@ -71,7 +71,7 @@ _MODULES = (
     *("basic_statistics", "cluster", "covariance", "decomposition", "discriminant_analysis", "ensemble", "exceptions"),
     *("feature_extraction", "impute"),
     *("linear_model", "metrics", "mixture", "model_selection", "naive_bayes", "neighbors", "preprocessing"),
-    *("spmd", "torch"),
+    *("spmd", "svm", "torch"),
 )
 
 

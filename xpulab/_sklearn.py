@@ -48,6 +48,7 @@ _HOMES = {
     "_check_optimize_result": "sklearn.utils.optimize",
     "_check_partial_fit_first_call": "sklearn.utils.multiclass",
     "_fit_context": "sklearn.base",
+    "_get_liblinear_solver_type": "sklearn.svm._base",
     "_get_output_config": "sklearn.utils._set_output",
     "_handle_zeros_in_scale": "sklearn.preprocessing._data",
     "_infer_dimension": "sklearn.decomposition._pca",
@@ -61,6 +62,7 @@ _HOMES = {
     "_routing_enabled": "sklearn.utils.metadata_routing",
     "_safe_indexing": "sklearn.utils",
     "_to_object_array": "sklearn.utils.validation",
+    "_validate_dual_parameter": "sklearn.svm._classes",
     "_validate_shuffle_split": "sklearn.model_selection._split",
     "callback_management_context": "sklearn.callback._callback_support",  # since scikit-learn 1.9
     "get_columns": "sklearn.utils._set_output",

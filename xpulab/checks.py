@@ -50,6 +50,8 @@ TAKE_SPARSE = (
     "KMeans",
     "KNeighborsClassifier",
     "KNeighborsRegressor",
+    "LinearSVC",
+    "LinearSVR",
     "LogisticRegression",
     "LogisticRegressionCV",
     "MaxAbsScaler",

@@ -50,7 +50,7 @@ def run_everything(device, d, dtype, weighted):
     gram(rows, shift)
     cross(rows, projected(rows, centers.T, shift), shift)
     list(project(rows, centers.T, shift))
-    for loss in (Loss("binary"), Loss("multinomial", 3), Loss("log", 1, 1.5), Loss("identity", 1, 1.5)):
+    for loss in (Loss("binary"), Loss("multinomial", 3), Loss("log", 1, (1.5,)), Loss("identity", 1, (1.5,))):
         k = loss.n_columns
         codes, table = Rows.upload(device, np.zeros((300, 1), dtype)), (np.zeros((k, d)), np.ones(k))
         loss_gradient(rows, codes, loss, *table)

@@ -123,7 +123,7 @@ def test_deviances_against_scikit_learn(device, power, log, dtype, tolerance):
     X = np.abs(X)  # all products are positive, as means are
     targets = np.random.default_rng(0).gamma(2, 1, len(X)).astype(dtype)
     rows, right = Rows.upload(device, X, weights), Rows.upload(device, targets[:, None])
-    loss = Loss("log" if log else "identity", 1, power)
+    loss = Loss("log" if log else "identity", 1, (power,))
     found = loss_gradient(rows, right, loss, coef[0], intercept[0])
     product = second_products(rows, right, loss, coef[0], intercept[0], coef[1], intercept[1])
     wide = np.hstack([X, np.ones((len(X), 1))]).astype(np.float64)
@@ -154,8 +154,54 @@ def test_rows_beyond_the_last_and_rows_without_weight_add_nothing(device):
     """A mean of no distribution is not a number there; a block has more places than rows."""
     rows = Rows.upload(device, np.array([[1.0], [-1.0], [2.0]]), np.array([1.0, 0.0, 1.0]))
     right = Rows.upload(device, np.array([[1.0], [1.0], [3.0]]))
-    loss, one, none = Loss("identity", 1, 1.5), np.ones((1, 1)), np.zeros(1)
+    loss, one, none = Loss("identity", 1, (1.5,)), np.ones((1, 1)), np.zeros(1)
     found = loss_gradient(rows, right, loss, one, none)
     product = second_products(rows, right, loss, one, none, one, none)
     assert np.isfinite([found.loss, *found.gradient[0], *product[0]]).all()
     assert found.gradient[0, 1] == pytest.approx(2**-1.5 * (2 - 3))
+
+
+def missed(v, limit):
+    """Return losses, slopes and second derivatives of what is missed."""
+    bend = 2.0 if limit > 1e9 else 1 / limit
+    cut = np.clip(v, 0, limit)
+    return bend * cut * (v - cut / 2), bend * cut, bend * ((v > 0) & (v <= limit))
+
+
+@pytest.mark.fraction(3)
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("limit", [0.5, np.inf])
+@pytest.mark.parametrize(("n", "d", "k"), [(65, 17, 5), (5003, 50, 2), (1030, 130, 12), (300, 3, 1)])
+def test_margins_and_distances_against_numpy(device, n, d, k, limit, dtype, tolerance):
+    """Of one class, the targets are numbers."""
+    X, y, weights, coef, intercept = table(n, d, max(k, 2), dtype)
+    limit = min(limit, float(np.finfo(dtype).max))
+    bend = 2.0 if limit > 1e9 else 1 / limit
+    raw, step = (
+        X.astype(np.float64) @ coef[i].astype(np.float64).T + intercept[i].astype(np.float64) for i in range(2)
+    )
+    if k == 1:
+        targets, epsilon, up, down = np.random.default_rng(0).normal(size=n).astype(dtype), 0.2, 0.3, 0.7
+        away = targets[:, None].astype(np.float64) - raw
+        signs, by = np.where(away > 0, 1.0, -1.0), np.where(away > 0, up, down)
+        short = np.abs(away) - epsilon
+        loss = Loss("distance", 1, (limit, bend, epsilon, up, down))
+    else:
+        targets = y
+        signs = np.where(np.arange(k) == y[:, None], 1.0, -1.0) if k > 2 else np.where(y == 1, 1.0, -1.0)[:, None]
+        short, by = 1 - signs * raw, 1.0
+        loss = Loss("margin" if k == 2 else "margins", raw.shape[1], (limit, bend))
+    losses, slopes, bends = (by * each for each in missed(short, limit))
+    near = np.abs(np.stack([short, short - limit])).min(axis=(0, 2)) < 1e-5  # where rounding decides
+    assert near.mean() < 0.01
+    rows, given = uploaded(device, X[~near], np.asarray(targets)[~near], weights[~near])
+    w, ones = weights[~near].astype(np.float64), np.hstack([X[~near].astype(np.float64), np.ones((n - near.sum(), 1))])
+    found = loss_gradient(rows, given, loss, coef[0], intercept[0])
+    product = second_products(rows, given, loss, coef[0], intercept[0], coef[1], intercept[1])
+    assert found.loss == pytest.approx((w @ losses[~near]).sum(), rel=tolerance * 10)
+    expected = (-signs * slopes)[~near] * w[:, None]
+    scale = np.abs(expected).sum() * 5
+    np.testing.assert_allclose(found.gradient, expected.T @ ones, rtol=0, atol=tolerance * scale)
+    expected = (bends * step)[~near] * w[:, None]
+    scale = np.abs(expected).sum() * 5
+    np.testing.assert_allclose(product, expected.T @ ones, rtol=0, atol=tolerance * scale)

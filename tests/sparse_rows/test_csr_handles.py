@@ -38,6 +38,7 @@ from xpulab.model_selection import train_test_split
 from xpulab.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
 from xpulab.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from xpulab.preprocessing import MaxAbsScaler, Normalizer, StandardScaler
+from xpulab.svm import LinearSVC, LinearSVR
 
 pytestmark = pytest.mark.cluster
 
@@ -174,6 +175,8 @@ TAKING: dict[str, Callable[[], Any]] = {
     "TruncatedSVD by ARPACK": lambda: TruncatedSVD(3, algorithm="arpack", random_state=0),
     "LogisticRegression": LogisticRegression,
     "LogisticRegressionCV": lambda: LogisticRegressionCV(Cs=2, cv=3),
+    "LinearSVC": LinearSVC,
+    "LinearSVR": LinearSVR,
     "PoissonRegressor": PoissonRegressor,
     "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,

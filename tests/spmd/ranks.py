@@ -26,6 +26,7 @@ import sklearn.mixture
 import sklearn.naive_bayes
 import sklearn.neighbors
 import sklearn.preprocessing
+import sklearn.svm
 from mpi4py import MPI
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
@@ -48,6 +49,7 @@ from xpulab.spmd import (
     naive_bayes,
     neighbors,
     preprocessing,
+    svm,
 )
 
 comm = MPI.COMM_WORLD
@@ -236,6 +238,21 @@ def least_squares_of_classes() -> None:
     smooth = sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis().fit(rows, labels)
     alike(curved.predict_proba(rows[MINE]), smooth.predict_proba(rows)[MINE], 1e-4, 1e-6)
     alike(np.abs(axes.transform(rows[MINE])), np.abs(plain.transform(rows)[MINE]), 1e-4, 1e-5)
+
+
+@check_on_several
+def support_vectors() -> None:
+    order = np.argsort(LABELS, kind="stable")
+    rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
+    for loss in ("hinge", "squared_hinge"):
+        how = {"loss": loss, "tol": 1e-6, "max_iter": 200_000}
+        ours = svm.LinearSVC(**how).fit(rows[MINE], labels[MINE], WEIGHTS[MINE])
+        theirs = sklearn.svm.LinearSVC(**how, random_state=0).fit(rows, labels, WEIGHTS)
+        alike(ours.coef_, theirs.coef_, 2e-2, 2e-2)
+        alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels), 2e-2)
+    line = svm.LinearSVR(loss="squared_epsilon_insensitive", tol=1e-8).fit(X[MINE], Y[MINE], WEIGHTS[MINE])
+    plain = sklearn.svm.LinearSVR(loss="squared_epsilon_insensitive", tol=1e-8, dual=False).fit(X, Y, WEIGHTS)
+    alike(line.predict(X[MINE]), plain.predict(X)[MINE], 1e-3, 1e-2)
 
 
 @check_on_several

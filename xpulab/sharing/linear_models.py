@@ -14,7 +14,9 @@ from xpulab.sharing.answers import OwnRows
 __all__ = [
     "Coding",
     "Deviances",
+    "DistanceLoss",
     "Distribution",
+    "MarginLoss",
     "Minimisation",
     "Minimised",
     "OfClasses",
@@ -49,6 +51,44 @@ class Distribution:
     power: float
     link: str
     name: str = ""
+
+
+@dataclass(frozen=True)
+class MarginLoss:
+    """By how much products fall short of the margin of their class.
+
+    Attributes
+    ----------
+    squared : bool
+        Whether the loss is the square of what is missed.
+    constant : float
+        The constant column whose coefficient, which has a penalty, times itself is the intercept; 0 for an intercept
+        without a penalty.
+    """
+
+    squared: bool
+    constant: float
+
+
+@dataclass(frozen=True)
+class DistanceLoss:
+    """By how much more than `epsilon` products miss their targets.
+
+    Attributes
+    ----------
+    squared : bool
+    constant : float
+        As for `MarginLoss`.
+    epsilon : float
+    below, above : float
+        By what the losses of products below and above their targets are multiplied.
+    """
+
+    squared: bool
+    constant: float
+    epsilon: float
+    below: float = 1.0
+    above: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from xpulab import decomposition
 from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.decomposition._merging import Batch, State, merged
-from xpulab.spmd._estimator import estimators_of
+from xpulab.spmd._rank.estimator import estimators_of
 
 
 class ExactIncrementalPCA(decomposition.IncrementalPCA):

@@ -38,16 +38,16 @@ class Loss:
 
     Attributes
     ----------
-    kind : {"binary", "multinomial", "log", "identity"}
+    kind : {"binary", "multinomial", "log", "identity", "margin", "margins", "distance"}
     n_columns : int
-        Columns of coefficients: the number of classes of "multinomial", and otherwise 1.
-    power : float
-        The power of the mean that is the variance, of "log" and "identity".
+        Columns of coefficients: the number of classes of "multinomial" and "margins", and otherwise 1.
+    settings : tuple of float
+        Of "log" and "identity", the power of the mean that is the variance. See `residual_function` for the others.
     """
 
     kind: Kind
     n_columns: int = 1
-    power: float = 0.0
+    settings: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Form:
 
 @cache
 def _form(dtype: np.dtype[Any], kind: Kind, wide: bool) -> _Form:
-    if kind != "multinomial":
+    if kind not in ("multinomial", "margins"):
         return _Form(kind, lanes_of(wide), rows=16 // dtype.itemsize, columns=1, features=8)
     size = (16 if wide else 8) // dtype.itemsize
     return _Form(kind, lanes_of(wide), rows=size, columns=5, features=size)
@@ -180,9 +180,10 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
     residual_of = residual_function(form.kind, second, number)
     add_gradient = _add_gradient(form, number)
 
-    @kernel("T[] i8 i8 i8 i8 T* T* i8 T T* T* i4 T* i8 T*", dtype)
+    @kernel("T[] i8 i8 i8 i8 T* T* i8 T* T* T* i4 T* i8 T*", dtype)
     def linear_loss(  # type: ignore[no-untyped-def]
-        item, data, d, n, chunk, n_chunks, matrix, offset, k, power, targets, weights, weighted, stage, n_tiles, partial
+        item, data, d, n, chunk, n_chunks, matrix, offset, k, settings, targets, weights, weighted, stage, n_tiles,
+        partial,
     ):  # fmt: skip
         group = item.get_group().get_group_id(0)
         lane = item.get_local_id(0)
@@ -209,7 +210,7 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
                     weight = weights[index(row + lane)]
                 weight = weight if row + lane < n else zero
                 target = targets[index(row + lane)]
-                total += residual_of(stage, at, at + second_at, column_size, k, target, weight, power)
+                total += residual_of(stage, at, at + second_at, column_size, k, target, weight, settings)
             partial[index(results + (size - 1) * lanes)] += total
             for tile in range(n_tiles):
                 first = base + tile * n_columns * column_size
@@ -298,10 +299,11 @@ def _pass(rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], interce
     stage = device.scratch("stage of losses", groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
     partial = device.scratch("sums of losses", groups * size, dtype)
     weights, weighted = rows.weights_or(stage)
+    settings = device.array(np.array(loss.settings, dtype))
     launch(
         device, _pass_kernel(dtype, second, form), groups, form.lanes,
         rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
-        point, device.array(offset), np.int64(k), dtype.type(loss.power), targets.data, weights, weighted,
+        point, device.array(offset), np.int64(k), settings, targets.data, weights, weighted,
         stage, np.int64(tiles), partial,
     )  # fmt: skip
     found = device.fetch(partial, copied=False).reshape(groups, -1, form.lanes).sum(axis=(0, 2), dtype=np.float64)

@@ -20,17 +20,21 @@ from xpulab.kernels.language import DeviceFunction, device_function, fma, index
 
 __all__ = ["KINDS", "Kind", "residual_function"]
 
-#: Two classes; several; and the deviance of Tweedie's distribution, whose mean is the exponential of the row's product
-#: ("log"), or the product itself ("identity").
-Kind = Literal["binary", "multinomial", "log", "identity"]
-KINDS: tuple[Kind, ...] = ("binary", "multinomial", "log", "identity")
+#: Two classes; several; the deviance of Tweedie's distribution, whose mean is the exponential of the row's product
+#: ("log"), or the product itself ("identity"); by how much a product falls short of the margin of its class, of two
+#: classes, or of each class against all others ("margins"); and by how much it misses its target ("distance").
+Kind = Literal["binary", "multinomial", "log", "identity", "margin", "margins", "distance"]
+KINDS: tuple[Kind, ...] = ("binary", "multinomial", "log", "identity", "margin", "margins", "distance")
 
 
 def residual_function(kind: Kind, second: bool, number: type[Any]) -> DeviceFunction:
     """Make the function that replaces the staged products of a row by its residuals, and returns its loss.
 
     With `second` the residuals are those of the step, whose products are staged at `step_at`, and there is no loss. The
-    `target` of a row is the number of its class, or a number. Tweedie's distributions have a `power`.
+    `target` of a row is the number of its class, or a number. Of the `settings`, Tweedie's distributions have their
+    power; margins and distances have two numbers, `limit` and `bend`: what is missed, v, loses bend / 2 * v**2 up to
+    the limit, and from there on as much for each unit as at the limit. Distances have three more: what may be missed,
+    and by what the losses of products below and above their targets are multiplied.
     """
     return _MAKERS[kind](second, number)
 
@@ -39,7 +43,7 @@ def _binary(second: bool, number: type[Any]) -> DeviceFunction:
     zero, one = number(0), number(1)
 
     @device_function
-    def residual_of(stage, at, step_at, column_size, k, target, weight, power):  # type: ignore[no-untyped-def]
+    def residual_of(stage, at, step_at, column_size, k, target, weight, settings):  # type: ignore[no-untyped-def]
         sign = one if target == zero else -one
         z = stage[index(at)] * sign
         t = math.exp(-abs(z))
@@ -58,7 +62,7 @@ def _multinomial(second: bool, number: type[Any]) -> DeviceFunction:
     zero, one = number(0), number(1)
 
     @device_function
-    def residual_of(stage, at, step_at, column_size, k, target, weight, power):  # type: ignore[no-untyped-def]
+    def residual_of(stage, at, step_at, column_size, k, target, weight, settings):  # type: ignore[no-untyped-def]
         most = stage[index(at)]
         top = zero
         own = most
@@ -99,7 +103,8 @@ def _deviance(log: bool) -> Callable[[bool, type[Any]], DeviceFunction]:
         zero, one, two = number(0), number(1), number(2)
 
         @device_function
-        def residual_of(stage, at, step_at, column_size, k, target, weight, power):  # type: ignore[no-untyped-def]
+        def residual_of(stage, at, step_at, column_size, k, target, weight, settings):  # type: ignore[no-untyped-def]
+            power = settings[index(0)]
             z = stage[index(at)]
             first = two - power
             other = one - power
@@ -136,9 +141,59 @@ def _deviance(log: bool) -> Callable[[bool, type[Any]], DeviceFunction]:
     return make
 
 
+def _margins(second: bool, number: type[Any]) -> DeviceFunction:
+    zero, half, one = number(0), number(0.5), number(1)
+
+    @device_function
+    def residual_of(stage, at, step_at, column_size, k, target, weight, settings):  # type: ignore[no-untyped-def]
+        limit = settings[index(0)]
+        bend = settings[index(1)]
+        total = zero
+        for j in range(k):
+            own = target != zero if k == 1 else target == number(j)
+            sign = one if own else -one
+            short = one - sign * stage[index(at + j * column_size)]
+            if second:
+                step = stage[index(step_at + j * column_size)]
+                inside = short > zero and short <= limit
+                stage[index(at + j * column_size)] = bend * step * weight if inside else zero
+            else:
+                cut = min(max(short, zero), limit)
+                stage[index(at + j * column_size)] = -sign * bend * cut * weight
+                total += bend * cut * (short - half * cut)
+        return total * weight
+
+    return residual_of
+
+
+def _distance(second: bool, number: type[Any]) -> DeviceFunction:
+    zero, half = number(0), number(0.5)
+
+    @device_function
+    def residual_of(stage, at, step_at, column_size, k, target, weight, settings):  # type: ignore[no-untyped-def]
+        limit = settings[index(0)]
+        bend = settings[index(1)]
+        missed = target - stage[index(at)]
+        by = settings[index(3)] if missed > zero else settings[index(4)]
+        beyond = abs(missed) - settings[index(2)]
+        if second:
+            inside = beyond > zero and beyond <= limit
+            stage[index(at)] = by * bend * stage[index(step_at)] * weight if inside else zero
+            return zero
+        cut = min(max(beyond, zero), limit)
+        slope = by * bend * cut * weight
+        stage[index(at)] = -slope if missed > zero else slope
+        return slope * (beyond - half * cut)
+
+    return residual_of
+
+
 _MAKERS: dict[Kind, Callable[[bool, type[Any]], DeviceFunction]] = {
     "binary": _binary,
     "multinomial": _multinomial,
     "log": _deviance(log=True),
     "identity": _deviance(log=False),
+    "margin": _margins,
+    "margins": _margins,
+    "distance": _distance,
 }

@@ -10,14 +10,17 @@ import numpy.typing as npt
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
+from xpulab._sklearn import balances_by_weight, class_weights
 from xpulab.data import ShardedArray
+from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.columns import ScannedColumn
-from xpulab.estimator.labels import checked_labels, places_of
+from xpulab.estimator.labels import Labels, checked_labels, places_of
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.rows import require_column_of_weights, require_weight
 from xpulab.estimator.sending import Result
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.sharing.answers import Agreement
+from xpulab.sharing.linear_models import Coding
 
 __all__ = ["LinearClassifier", "ProbableClassifier"]
 
@@ -25,8 +28,22 @@ __all__ = ["LinearClassifier", "ProbableClassifier"]
 class LinearClassifier(LinearProxy):
     """Base of classifiers by linear functions of a row, whose `coef_` and `intercept_` a fit has set."""
 
+    class_weight: Any
     coef_: Any
     classes_: npt.NDArray[Any]
+
+    def _labelled(self, cluster: Ranks, y: Any, weights: Any) -> tuple[Labels, Coding]:
+        """Return labels of at least two classes, and what the engines are told of the classes."""
+        labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
+        if len(labels.classes) < 2:
+            raise ValueError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{labels.classes[0]!r}"
+            )
+        class_weight = self.class_weight
+        if class_weight is not None:
+            class_weight = class_weights(class_weight, labels.classes, labels.totals)
+        return labels, Coding(labels.known, class_weight, len(labels.classes))
 
     def decision_function(
         self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None

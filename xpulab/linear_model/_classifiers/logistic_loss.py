@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from xpulab._sklearn import balances_by_weight, class_weights
 from xpulab.data import ShardedArray
-from xpulab.deploy.ranks import Ranks
-from xpulab.estimator.labels import Labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.resumable import FitInput
 from xpulab.linear_model._classifiers.linear import ProbableClassifier
@@ -45,7 +42,6 @@ class LogisticClassifier(ProbableClassifier):
     _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
 
     solver: str
-    class_weight: Any
     fit_intercept: bool
     tol: float
     max_iter: int
@@ -67,19 +63,6 @@ class LogisticClassifier(ProbableClassifier):
                 f"multi_class={strategy!r} was given for {n_classes} classes; leave it out, or, for one model per "
                 f"class, use sklearn.multiclass.OneVsRestClassifier({type(self).__name__}())"
             )
-
-    def _labelled(self, cluster: Ranks, y: Any, weights: Any) -> tuple[Labels, Coding]:
-        """Return labels of at least two classes, and what the engines are told of the classes."""
-        labels = Labels.of(self, cluster, y, weights if balances_by_weight() else None)
-        if len(labels.classes) < 2:
-            raise ValueError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{labels.classes[0]!r}"
-            )
-        class_weight = self.class_weight
-        if class_weight is not None:
-            class_weight = class_weights(class_weight, labels.classes, labels.totals)
-        return labels, Coding(labels.known, class_weight, len(labels.classes))
 
     def _minimisation(self, start: npt.NDArray[np.float64], penalty: float, l1: float) -> Minimisation:
         """Return how the loss is minimised with penalties on half the squared norm and on the l1 norm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xpulab.engine.algorithms.linear.losses import Classes, Deviance, RowLoss
+from xpulab.engine.algorithms.linear.losses import Classes, Deviance, Distances, Margins, RowLoss
 from xpulab.kernels.linear.linear_losses import Loss
 
 RNG = np.random.default_rng(0)
@@ -19,6 +19,11 @@ def every() -> list[tuple[str, RowLoss, np.ndarray, np.ndarray]]:
         ("2 classes", Classes(2), RNG.normal(size=(40, 1)), TARGETS % 2),
         ("3 classes", Classes(3), RNG.normal(size=(40, 3)), TARGETS),
     ]
+    for limit in (0.7, None):
+        found.append((f"margin up to {limit}", Margins(2, limit), RNG.normal(size=(40, 1)), TARGETS % 2))
+        found.append((f"margins up to {limit}", Margins(3, limit), RNG.normal(size=(40, 3)), TARGETS))
+        distances = Distances(0.1, 0.3, 0.7, limit)
+        found.append((f"distance up to {limit}", distances, RNG.normal(size=(40, 1)), TARGETS - 1))
     for power in (-1, 0, 1, 1.5, 2, 3):
         for link in ("log", "identity"):
             means = RNG.uniform(0.5, 3, size=(40, 1))
@@ -67,5 +72,5 @@ def test_which_targets_distributions_have() -> None:
 def test_what_the_devices_sum() -> None:
     assert Classes(2).kernel == Loss("binary")
     assert Classes(5).kernel == Loss("multinomial", 5)
-    assert Deviance(1, "log").kernel == Loss("log", 1, 1.0)
-    assert Deviance(0, "identity").kernel == Loss("identity", 1, 0.0)
+    assert Deviance(1, "log").kernel == Loss("log", 1, (1.0,))
+    assert Deviance(0, "identity").kernel == Loss("identity", 1, (0.0,))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from xpulab.engine.algorithms.linear.losses import RowLoss
+from xpulab.engine.algorithms.linear.losses import Missed, RowLoss
 from xpulab.engine.algorithms.passes import whole_rows
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import Data, kind_of, on_host
@@ -37,6 +37,8 @@ class Problem:
         The number of each row's class, or its target, in the dtype of the rows.
     loss : RowLoss
     fit_intercept : bool
+    constant : float
+        If it is not 0, the intercept is the product of this number and a coefficient, which has the penalty of others.
 
     Attributes
     ----------
@@ -46,10 +48,12 @@ class Problem:
         Sum of all weights.
     """
 
-    def __init__(self, task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
+    def __init__(
+        self, task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool, constant: float = 0.0
+    ) -> None:
         self.task, self.comm = task, task.comm
         self.rows, self.targets, self.row_loss = rows, targets, loss
-        self.fit_intercept = fit_intercept
+        self.fit_intercept, self.constant = fit_intercept, constant if fit_intercept else 0.0
         self.n_columns = loss.n_columns
         mine = rows.n_samples if rows.sample_weight is None else rows.weights_on_cpu().sum()
         self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
@@ -77,10 +81,13 @@ class Problem:
     def table(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return coefficients (n_columns, n_features), intercepts (n_columns,) of a point in scikit-learn's layout."""
         columns = point.reshape(self.n_columns, -1, order="F")
-        return (columns[:, :-1], columns[:, -1]) if self.fit_intercept else (columns, np.zeros(self.n_columns))
+        if not self.fit_intercept:
+            return columns, np.zeros(self.n_columns)
+        return columns[:, :-1], columns[:, -1] * (self.constant or 1.0)
 
     def _flat(self, table: np.ndarray) -> np.ndarray:
-        """Return a table (n_columns, n_features + 1) in the layout of a point."""
+        """Return derivatives (n_columns, n_features + 1) in the layout of a point."""
+        table[:, -1] *= self.constant or 1.0
         return (table if self.fit_intercept else table[:, :-1]).ravel(order="F")
 
     def _sums(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -90,7 +97,10 @@ class Problem:
         return every[:-1]
 
     def _mine(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Compute the sums over this rank's rows."""
+        """Compute the sums over this rank's rows. Of a loss with a limit, the last point is the limit."""
+        if isinstance(self.row_loss, Missed) and self.row_loss.limited:
+            self.row_loss = self.row_loss.up_to(float(points[-1][0]))
+            points = points[:-1]
         computations: dict[str, Callable[..., np.ndarray]] = {
             "loss": self._loss_and_gradient,
             "hessian": self._hessian,
@@ -137,6 +147,8 @@ class Problem:
         whole, flat = self.row_loss.second_derivatives(
             raw, targets, weight, self.rows.n_features if d is None else d, sandwich
         )
+        whole[:, -1] *= self.constant or 1.0
+        whole[..., -1] *= self.constant or 1.0
         kept = whole if self.fit_intercept else whole[:, :-1, :, :-1]
         return np.append(kept.transpose(1, 0, 3, 2).ravel(), flat)
 
@@ -157,8 +169,10 @@ class Problem:
 class StreamedProblem(Problem):
     """A problem whose rows come in parts: each evaluation is a pass over them."""
 
-    def __init__(self, task: Task, rows: StreamedRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
-        super().__init__(task, rows, targets, loss, fit_intercept)
+    def __init__(
+        self, task: Task, rows: StreamedRows, targets: Rows, loss: RowLoss, fit_intercept: bool, constant: float = 0.0
+    ) -> None:
+        super().__init__(task, rows, targets, loss, fit_intercept, constant)
         self._streamed, self._every_target = rows, targets
 
     def _mine(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -172,8 +186,10 @@ class StreamedProblem(Problem):
 class SparseProblem(Problem):
     """A problem whose rows are sparse: the host computes their sums."""
 
-    def __init__(self, task: Task, rows: SparseRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> None:
-        super().__init__(task, rows, targets, loss, fit_intercept)
+    def __init__(
+        self, task: Task, rows: SparseRows, targets: Rows, loss: RowLoss, fit_intercept: bool, constant: float = 0.0
+    ) -> None:
+        super().__init__(task, rows, targets, loss, fit_intercept, constant)
         self._matrix = HostMatrix(rows)
         self._weights = rows.weights_on_cpu()
         self._on_host = self.targets_on_host()
@@ -209,13 +225,15 @@ def _bordered(products: np.ndarray, totals: np.ndarray, weights: np.ndarray) -> 
     return np.block([[products, totals[:, None]], [totals[None], np.full((1, 1), weights.sum())]])
 
 
-def problem_of(task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool) -> Problem:
+def problem_of(
+    task: Task, rows: AnyRows, targets: Rows, loss: RowLoss, fit_intercept: bool, constant: float = 0.0
+) -> Problem:
     """Return the problem for dense or sparse rows, or for rows that come in parts."""
     if isinstance(rows, StreamedRows):
-        return StreamedProblem(task, rows, targets, loss, fit_intercept)
+        return StreamedProblem(task, rows, targets, loss, fit_intercept, constant)
     if isinstance(rows, SparseRows):
-        return SparseProblem(task, rows, targets, loss, fit_intercept)
-    return Problem(task, rows, targets, loss, fit_intercept)
+        return SparseProblem(task, rows, targets, loss, fit_intercept, constant)
+    return Problem(task, rows, targets, loss, fit_intercept, constant)
 
 
 def parts_in_passes(task: Task, source: Source) -> Iterator[Rows | SparseRows]:

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from xpulab.kernels.linear.linear_losses import Loss
 from xpulab.sharing.linear_models import Distribution
 
-__all__ = ["Classes", "Deviance", "RowLoss", "probabilities"]
+__all__ = ["Classes", "Deviance", "Distances", "Margins", "Missed", "RowLoss", "probabilities"]
 
 _Floats = npt.NDArray[np.float64]
+
+_NO_LIMIT = float(np.finfo(np.float32).max)  # also of rows of float64
 
 
 class RowLoss(ABC):
@@ -127,7 +129,7 @@ class Deviance(RowLoss):
 
     def __init__(self, power: float, link: str) -> None:
         self.power, self.log = float(power), link == "log"
-        self.kernel = Loss("log" if self.log else "identity", 1, self.power)
+        self.kernel = Loss("log" if self.log else "identity", 1, (self.power,))
 
     @classmethod
     def of(cls, distribution: Distribution) -> Deviance:
@@ -206,6 +208,124 @@ class Deviance(RowLoss):
                 return -1.0 - np.log(targets)
             powers: _Floats = np.power(np.maximum(targets, 0), 2 - p)
             return powers / ((1 - p) * (2 - p))
+
+
+class Missed(RowLoss):
+    """What products of rows miss, v: ``v**2``, or about v itself.
+
+    Up to a `limit`, v loses ``v**2 / (2 * limit)``, and from there on ``v - limit / 2``, so that the loss has second
+    derivatives [1]_.
+
+    Parameters
+    ----------
+    limit : float or None
+        None for ``v**2``.
+
+    Attributes
+    ----------
+    limited : bool
+        Whether there is a limit.
+
+    References
+    ----------
+    .. [1] O. Chapelle, "Training a support vector machine in the primal", Neural Computation 19 (2007), 1155-1178.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit, self.bend = (_NO_LIMIT, 2.0) if limit is None else (limit, 1 / limit)
+        self.limited = limit is not None
+
+    @abstractmethod
+    def up_to(self, limit: float) -> Missed:
+        """Return the loss with another limit."""
+
+    @abstractmethod
+    def _missed(self, raw: _Floats, targets: _Floats) -> tuple[_Floats, _Floats, _Floats | float]:
+        """Return what is missed, the sign of its derivatives by the products, and by what losses are multiplied."""
+
+    def losses(self, raw: _Floats, targets: _Floats) -> _Floats:
+        """Return the losses, added up over the columns."""
+        missed, _, by = self._missed(raw, targets)
+        cut = np.clip(missed, 0, self.limit)
+        found: _Floats = (by * self.bend * cut * (missed - cut / 2)).sum(axis=1)
+        return found
+
+    def residuals(self, raw: _Floats, targets: _Floats) -> _Floats:
+        """Return the derivatives."""
+        missed, sign, by = self._missed(raw, targets)
+        return sign * by * self.bend * np.clip(missed, 0, self.limit)
+
+    def _bends(self, raw: _Floats, targets: _Floats) -> _Floats:
+        """Return the second derivatives (n, n_columns)."""
+        missed, _, by = self._missed(raw, targets)
+        return by * self.bend * ((missed > 0) & (missed <= self.limit))
+
+    def along(self, raw: _Floats, targets: _Floats, step: _Floats) -> _Floats:
+        """Return the second derivatives times a step."""
+        return self._bends(raw, targets) * step
+
+    def second_derivatives(
+        self, raw: _Floats, targets: _Floats, weight: _Floats, d: int, sandwich: Callable[[_Floats], _Floats]
+    ) -> tuple[_Floats, float]:
+        """Compute one sandwich for each column."""
+        c, bends = self.n_columns, self._bends(raw, targets)
+        whole = np.zeros((c, d + 1, c, d + 1))
+        for j in range(c):
+            whole[j, :, j] = sandwich(bends[:, j] * weight)
+        return whole, float(weight[bends[:, 0] <= 0].sum()) if c == 1 else 0.0
+
+
+class Margins(Missed):
+    """By how much products fall short of the margin of 1 of their class; targets are numbers of classes.
+
+    Parameters
+    ----------
+    n_classes : int
+        For two classes, there is one column of coefficients, of the second class; otherwise each class has one against
+        all others.
+    limit : float or None
+    """
+
+    def __init__(self, n_classes: int, limit: float | None) -> None:
+        super().__init__(limit)
+        self._n_classes = n_classes
+        settings = (self.limit, self.bend)
+        self.kernel = Loss("margin", 1, settings) if n_classes == 2 else Loss("margins", n_classes, settings)
+
+    def up_to(self, limit: float) -> Margins:
+        """Return the loss with another limit."""
+        return Margins(self._n_classes, limit)
+
+    def _missed(self, raw: _Floats, targets: _Floats) -> tuple[_Floats, _Floats, float]:
+        own = targets[:, None] == (np.ones(1) if self.n_columns == 1 else np.arange(self.n_columns))
+        signs = np.where(own, 1.0, -1.0)
+        return 1 - signs * raw, -signs, 1.0
+
+
+class Distances(Missed):
+    """By how much more than `epsilon` products miss their targets.
+
+    Parameters
+    ----------
+    epsilon : float
+    below, above : float
+        By what the losses of products below and above their targets are multiplied.
+    limit : float or None
+    """
+
+    def __init__(self, epsilon: float, below: float, above: float, limit: float | None) -> None:
+        super().__init__(limit)
+        self._facts = epsilon, below, above
+        self.kernel = Loss("distance", 1, (self.limit, self.bend, *self._facts))
+
+    def up_to(self, limit: float) -> Distances:
+        """Return the loss with another limit."""
+        return Distances(*self._facts, limit)
+
+    def _missed(self, raw: _Floats, targets: _Floats) -> tuple[_Floats, _Floats, _Floats]:
+        epsilon, below, above = self._facts
+        away = targets[:, None] - raw
+        return np.abs(away) - epsilon, np.where(away > 0, -1.0, 1.0), np.where(away > 0, below, above)
 
 
 def probabilities(decision: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

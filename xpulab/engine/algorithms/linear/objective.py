@@ -59,7 +59,7 @@ class Objective:
     ) -> None:
         self.problem, self.strength, self.l1 = problem, strength, l1
         self.fit_intercept = problem.fit_intercept
-        self.n_intercepts = problem.n_columns if problem.fit_intercept else 0
+        self.n_intercepts = problem.n_columns if problem.fit_intercept and not problem.constant else 0
         self.base_loss = SimpleNamespace(is_multiclass=problem.n_columns > 1, n_classes=problem.n_columns)
         self.history: list[tuple[int, int, float, float, float]] = []
         self.state = state
@@ -69,13 +69,19 @@ class Objective:
         self._record: list[tuple[str, tuple[np.ndarray, ...], np.ndarray]] = []
         self._nbytes = 0
         self._last: tuple[np.ndarray, float, np.ndarray] | None = None
-        self._iteration = 0
+        self._iteration = self._before = self._reached = 0
+        self._limit: tuple[np.ndarray, ...] = ()
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
 
+    def smooth(self, limit: float) -> None:
+        """Change the limit up to which the loss is a square; see `losses.Missed`."""
+        self._limit = (np.array([limit]),)
+        self._before, self._last = self._reached, None
+
     def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
         """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
-        answer = None
+        answer, points = None, points + self._limit
         if self._known:
             asked, given, found = self._known.popleft()
             if asked == what and all(map(np.array_equal, given, points)):
@@ -97,7 +103,7 @@ class Objective:
         elif self._last is None or not np.array_equal(self._last[0], coef):
             sums = self.ask("loss", coef) / self.problem.weight
             exact = coef.astype(np.float64)
-            penalised = self.problem.table(exact)[0]
+            penalised = self.without_intercept(exact)
             # Not a float, because the Newton solver of scikit-learn 1.6 asks for its dtype.
             loss: Any = np.float64(sums[-1] + 0.5 * self.strength * np.square(penalised).sum())
             gradient = sums[:-1] + self.strength * self.without_intercept(exact)
@@ -177,6 +183,8 @@ class Objective:
 
     def reached(self, iteration: int, coef: np.ndarray) -> None:
         """Note the end of an iteration, which counts from 1, on the board and in the state."""
+        iteration += self._before
+        self._reached = max(self._reached, iteration)
         if iteration <= self._noted:
             return
         self._noted = iteration

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xpulab.engine.algorithms.linear import l1
+from xpulab.engine.algorithms.linear import kinks, l1
 from xpulab.engine.algorithms.linear.loss_problem import Problem
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.engine.algorithms.linear.wide_losses import WideProblem, solver_by_rows, wide_problem
@@ -123,6 +123,8 @@ _SOLVERS: dict[str, Callable[[Objective, Minimisation, np.ndarray], Solution]] =
     "newton-cholesky": _newton_cholesky,
     "sag": _as_sag,
     "l1": l1.newton,
+    "squares": kinks.newton,
+    "kinks": kinks.kinked,
 }
 
 

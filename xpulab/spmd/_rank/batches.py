@@ -7,8 +7,8 @@ from typing import Any
 
 from xpulab.estimator.config import get_config
 from xpulab.estimator.proxy import Proxy
-from xpulab.spmd._local import kind_of, like
-from xpulab.spmd._ranks import ranks
+from xpulab.spmd._rank.local import kind_of, like
+from xpulab.spmd._rank.ranks import ranks
 
 __all__ = ["JOINS", "SINCE", "add", "join", "look"]
 

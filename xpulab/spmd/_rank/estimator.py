@@ -21,10 +21,10 @@ from xpulab.estimator.interrupted import FITS
 from xpulab.estimator.proxy import Proxy
 from xpulab.estimator.scoring import ScoredHere
 from xpulab.exceptions import UsageError
-from xpulab.spmd._batches import JOINS, SINCE, add, join, look
-from xpulab.spmd._constructors import attributes_of, meanings
-from xpulab.spmd._local import LocalRows, checked, kind_of, like, on_host
-from xpulab.spmd._ranks import ProgramRanks, ranks, require_same
+from xpulab.spmd._rank.batches import JOINS, SINCE, add, join, look
+from xpulab.spmd._rank.constructors import attributes_of, meanings
+from xpulab.spmd._rank.local import LocalRows, checked, kind_of, like, on_host
+from xpulab.spmd._rank.ranks import ProgramRanks, ranks, require_same
 
 if TYPE_CHECKING:
     import dpctl

@@ -1,0 +1,6 @@
+"""The estimators of `xpulab.svm` for code that runs on the ranks."""
+
+from xpulab import svm
+from xpulab.spmd._rank.estimator import estimators_of
+
+__all__, __getattr__, __path__ = estimators_of(svm)
