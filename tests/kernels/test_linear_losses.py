@@ -189,8 +189,9 @@ def test_margins_and_distances_against_numpy(device, n, d, k, limit, dtype, tole
     else:
         targets = y
         signs = np.where(np.arange(k) == y[:, None], 1.0, -1.0) if k > 2 else np.where(y == 1, 1.0, -1.0)[:, None]
-        short, by = 1 - signs * raw, 1.0
-        loss = Loss("margin" if k == 2 else "margins", raw.shape[1], (limit, bend))
+        own = np.geomspace(0.5, 2, raw.shape[1])
+        short, by = 1 - signs * raw, np.where(signs > 0, own, 1.0)
+        loss = Loss("margin" if k == 2 else "margins", raw.shape[1], (limit, bend, *own))
     losses, slopes, bends = (by * each for each in missed(short, limit))
     near = np.abs(np.stack([short, short - limit])).min(axis=(0, 2)) < 1e-5  # where rounding decides
     assert near.mean() < 0.01

@@ -33,8 +33,9 @@ def residual_function(kind: Kind, second: bool, number: type[Any]) -> DeviceFunc
     With `second` the residuals are those of the step, whose products are staged at `step_at`, and there is no loss. The
     `target` of a row is the number of its class, or a number. Of the `settings`, Tweedie's distributions have their
     power; margins and distances have two numbers, `limit` and `bend`: what is missed, v, loses bend / 2 * v**2 up to
-    the limit, and from there on as much for each unit as at the limit. Distances have three more: what may be missed,
-    and by what the losses of products below and above their targets are multiplied.
+    the limit, and from there on as much for each unit as at the limit. Margins have one more for each column, by which
+    the losses of the rows of its own class are multiplied. Distances have three more: what may be missed, and by what
+    the losses of products below and above their targets are multiplied.
     """
     return _MAKERS[kind](second, number)
 
@@ -152,16 +153,17 @@ def _margins(second: bool, number: type[Any]) -> DeviceFunction:
         for j in range(k):
             own = target != zero if k == 1 else target == number(j)
             sign = one if own else -one
+            by = settings[index(2 + j)] * weight if own else weight
             short = one - sign * stage[index(at + j * column_size)]
             if second:
                 step = stage[index(step_at + j * column_size)]
                 inside = short > zero and short <= limit
-                stage[index(at + j * column_size)] = bend * step * weight if inside else zero
+                stage[index(at + j * column_size)] = bend * step * by if inside else zero
             else:
                 cut = min(max(short, zero), limit)
-                stage[index(at + j * column_size)] = -sign * bend * cut * weight
-                total += bend * cut * (short - half * cut)
-        return total * weight
+                stage[index(at + j * column_size)] = -sign * bend * cut * by
+                total += bend * cut * (short - half * cut) * by
+        return total
 
     return residual_of
 

@@ -21,7 +21,9 @@ def every() -> list[tuple[str, RowLoss, np.ndarray, np.ndarray]]:
     ]
     for limit in (0.7, None):
         found.append((f"margin up to {limit}", Margins(2, limit), RNG.normal(size=(40, 1)), TARGETS % 2))
-        found.append((f"margins up to {limit}", Margins(3, limit), RNG.normal(size=(40, 3)), TARGETS))
+        found.append(
+            (f"margins up to {limit}", Margins(3, limit, np.array([0.5, 1.0, 2.0])), RNG.normal(size=(40, 3)), TARGETS)
+        )
         distances = Distances(0.1, 0.3, 0.7, limit)
         found.append((f"distance up to {limit}", distances, RNG.normal(size=(40, 1)), TARGETS - 1))
     for power in (-1, 0, 1, 1.5, 2, 3):

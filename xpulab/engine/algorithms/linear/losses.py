@@ -284,22 +284,25 @@ class Margins(Missed):
         For two classes, there is one column of coefficients, of the second class; otherwise each class has one against
         all others.
     limit : float or None
+    weights : numpy.ndarray of shape (n_classes,), optional
+        By what the losses of a class's rows are multiplied in its own column, for more than two classes.
     """
 
-    def __init__(self, n_classes: int, limit: float | None) -> None:
+    def __init__(self, n_classes: int, limit: float | None, weights: _Floats | None = None) -> None:
         super().__init__(limit)
-        self._n_classes = n_classes
-        settings = (self.limit, self.bend)
+        self._n_classes, self._given = n_classes, weights
+        self._own: _Floats = np.ones(1 if n_classes == 2 else n_classes) if weights is None else weights
+        settings = (self.limit, self.bend, *map(float, self._own))
         self.kernel = Loss("margin", 1, settings) if n_classes == 2 else Loss("margins", n_classes, settings)
 
     def up_to(self, limit: float) -> Margins:
         """Return the loss with another limit."""
-        return Margins(self._n_classes, limit)
+        return Margins(self._n_classes, limit, self._given)
 
-    def _missed(self, raw: _Floats, targets: _Floats) -> tuple[_Floats, _Floats, float]:
+    def _missed(self, raw: _Floats, targets: _Floats) -> tuple[_Floats, _Floats, _Floats]:
         own = targets[:, None] == (np.ones(1) if self.n_columns == 1 else np.arange(self.n_columns))
         signs = np.where(own, 1.0, -1.0)
-        return 1 - signs * raw, -signs, 1.0
+        return 1 - signs * raw, -signs, np.where(own, self._own, 1.0)
 
 
 class Distances(Missed):

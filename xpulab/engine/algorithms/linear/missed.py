@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from xpulab.engine.algorithms.linear.logistic import classified
 from xpulab.engine.algorithms.linear.loss_problem import problem_of
 from xpulab.engine.algorithms.linear.losses import Distances, Margins
@@ -28,8 +30,11 @@ def _fit_margins(
     checkpoint: str,
     resume: State | None = None,
 ) -> Minimised:
-    rows, codes, _ = classified(task, source, weights, targets, coding)
-    missed = Margins(coding.n_classes, None if loss.squared else 1.0)
+    several = coding.n_classes > 2
+    # As in liblinear, only a class's own rows have its weight in its column.
+    of_rows = replace(coding, class_weight=None) if several else coding
+    rows, codes, _ = classified(task, source, weights, targets, of_rows)
+    missed = Margins(coding.n_classes, None if loss.squared else 1.0, coding.class_weight if several else None)
     problem = problem_of(task, rows, codes, missed, solving.fit_intercept, loss.constant)
     return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
 
