@@ -145,8 +145,7 @@ class LinearSVC(SupportVectors[_Input], LinearClassifier, sklearn.svm.LinearSVC)
         y = checked_labels(self, cluster, y, rows)
         weights = self._weights(sample_weight, rows)
         labels, coding = self._labelled(cluster, y, weights)
-        n_columns = 1 if coding.n_classes == 2 else coding.n_classes
-        solving = self._solving(rows, n_columns, self.penalty, self.multi_class)
+        solving = self._solving(rows, coding.n_columns, self.penalty, self.multi_class)
         checked = _Input(
             X=rows,
             weights=weights,
@@ -165,7 +164,7 @@ class LinearSVC(SupportVectors[_Input], LinearClassifier, sklearn.svm.LinearSVC)
 
     def _set(self, checked: _Input, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""
-        table, d = coef.reshape(checked.n_columns, -1, order="F"), checked.X.shape[1]
+        table, d = coef.reshape(checked.coding.n_columns, -1, order="F"), checked.X.shape[1]
         self.classes_ = checked.classes
         self.coef_ = np.ascontiguousarray(table[:, :d])
         self.intercept_ = table[:, d] * checked.loss.constant if checked.solving.fit_intercept else 0.0
