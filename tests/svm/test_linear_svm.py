@@ -196,4 +196,8 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, cluster: xpulab.XPUC
         pytest.skip("once is enough")
     proxies = ["xpulab.svm:LinearSVC", "xpulab.svm:LinearSVR"]
     only = "linearsvc or linearsvr or LinearSVC or LinearSVR or linear_svc or liblinear"
-    run_suite(tmp_path, pair, ["sklearn.svm.tests.test_svm"], proxies, 10, {}, only)
+    least, cannot = (
+        {"LinearSVC": 16, "LinearSVR": 5},
+        {"crammer_singer": "the engines compute one class against all others"},
+    )
+    run_suite(tmp_path, pair, ["sklearn.svm.tests.test_svm"], proxies, least, cannot, only)

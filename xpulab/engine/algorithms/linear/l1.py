@@ -139,7 +139,9 @@ class _Model:
         gram = hessian[:n, :n] - side @ inverse @ side.T
         cross = aim[:n] - side @ inverse @ aim[n:]
         near = min(1.0, steepest / (self.objective.l1 + self.objective.strength))
-        coef = _descended(gram, cross, self.objective.l1, point[:n], max(_TOL * near**2, _LEAST_TOL))
+        longest = max(np.abs(point[:n]).max(), (np.abs(cross) / gram.diagonal()).max())
+        change = min(near**2, steepest / max(gram.diagonal().max() * longest, steepest))
+        coef = _descended(gram, cross, self.objective.l1, point[:n], max(_TOL * change, _LEAST_TOL))
         found = self.point.copy()
         found[self.places] = np.concatenate([coef, inverse @ (aim[n:] - side.T @ coef)])
         return found

@@ -69,15 +69,15 @@ class Objective:
         self._record: list[tuple[str, tuple[np.ndarray, ...], np.ndarray]] = []
         self._nbytes = 0
         self._last: tuple[np.ndarray, float, np.ndarray] | None = None
-        self._iteration = self._before = self._reached = 0
+        self._iteration = self._before = 0
         self._limit: tuple[np.ndarray, ...] = ()
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
 
-    def smooth(self, limit: float) -> None:
-        """Change the limit up to which the loss is a square; see `losses.Missed`."""
+    def smooth(self, limit: float, n_iter: int) -> None:
+        """Change the limit up to which the loss is a square, after so many iterations; see `losses.Missed`."""
         self._limit = (np.array([limit]),)
-        self._before, self._last = self._reached, None
+        self._before, self._last = n_iter, None
 
     def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
         """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
@@ -184,7 +184,6 @@ class Objective:
     def reached(self, iteration: int, coef: np.ndarray) -> None:
         """Note the end of an iteration, which counts from 1, on the board and in the state."""
         iteration += self._before
-        self._reached = max(self._reached, iteration)
         if iteration <= self._noted:
             return
         self._noted = iteration
