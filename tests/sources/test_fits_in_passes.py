@@ -37,6 +37,7 @@ from xpulab.metrics import calinski_harabasz_score, davies_bouldin_score, silhou
 from xpulab.mixture import GaussianMixture
 from xpulab.preprocessing import KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, QuantileTransformer, StandardScaler
 from xpulab.scanning import Scan
+from xpulab.svm import LinearSVC, LinearSVR
 
 pytestmark = pytest.mark.cluster
 
@@ -147,6 +148,26 @@ def test_each_evaluation_of_a_deviance_is_a_pass(budget: str, tmp_path: Path, mo
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5, atol=1e-6)
     assert ours.score(scan, y, weights) == pytest.approx(theirs.score(X, y, weights), abs=1e-6)
+    assert "the others were read again in" in "\n".join(ours.report_.notes)
+
+
+@pytest.mark.fraction(2)
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        (LinearSVC(tol=1e-8), WEIGHTS),
+        (LinearSVC(loss="hinge", tol=1e-8), None),
+        (LinearSVR(epsilon=0.1, tol=1e-8), WEIGHTS),
+    ],
+)
+def test_each_evaluation_of_support_vectors_is_a_pass(budget: str, tmp_path: Path, model: Any, weights: Any) -> None:
+    X = StandardScaler().sklearn_class()().fit_transform(ROWS)
+    np.save(tmp_path / "x.npy", X)
+    y = (X[:, 0] + X[:, 1] + random.normal(size=N)).round()
+    y = y if isinstance(model, LinearSVR) else np.clip(y, -1, 1)
+    ours, whole = (clone(model).fit(rows, y, weights) for rows in (xpulab.scan(tmp_path / "x.npy"), X))
+    np.testing.assert_allclose(ours.coef_, whole.coef_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(ours.intercept_, whole.intercept_, rtol=1e-6, atol=1e-8)
     assert "the others were read again in" in "\n".join(ours.report_.notes)
 
 
