@@ -142,7 +142,8 @@ def test_a_job_is_used_and_outlives_its_engines_and_ends_with_the_cluster(
         names = cluster.run(lambda task: __import__("platform").node())
         assert names == [os.uname().nodename] * 2 + [slurm.there.name]
         assert f"nodes of Slurm's job {job}, which ends with the cluster" in str(cluster.plan())
-        with pytest.raises(EngineLostError, match=r"rank 2 .* ended"):
+        # Its neighbours, which MPI ends, may be gone before the news of rank 2 has come from the other host.
+        with pytest.raises(EngineLostError, match=r"rank [012] .* ended"):
             cluster.run(lambda task: task.comm.rank == 2 and os._exit(3))
         assert cluster.run(lambda task: task.comm.allreduce(1)) == [3] * 3  # new engines in the same job
         assert jobs(slurm) == [line]

@@ -11,14 +11,14 @@ import pytest
 
 PROGRAM = """
 import json, os, sys, warnings
-from xpulab.spmd import _ranks
+from xpulab.spmd._rank import ranks
 for variables in json.load(sys.stdin):
-    for name in (*_ranks._OF_MPIEXEC, *_ranks._OF_SRUN):
+    for name in (*ranks._OF_MPIEXEC, *ranks._OF_SRUN):
         os.environ.pop(name, None)
     os.environ.update(variables)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        _ranks._warn_if_alone()
+        ranks._warn_if_alone()
     print(json.dumps([str(each.message) for each in said]))
 """
 
