@@ -13,12 +13,15 @@ from xpulab.linear_model._least_angle import Lars, LassoLars
 from xpulab.linear_model._linear import LinearRegression
 from xpulab.linear_model._ridge import Ridge
 from xpulab.linear_model._ridge_cv import RidgeCV
+from xpulab.linear_model._robust.huber import HuberRegressor
+from xpulab.linear_model._robust.quantile import QuantileRegressor
 
 __all__ = [
     "BayesianRidge",
     "ElasticNet",
     "ElasticNetCV",
     "GammaRegressor",
+    "HuberRegressor",
     "IncrementalLinearRegression",
     "IncrementalRidge",
     "Lars",
@@ -29,6 +32,7 @@ __all__ = [
     "LogisticRegression",
     "LogisticRegressionCV",
     "PoissonRegressor",
+    "QuantileRegressor",
     "Ridge",
     "RidgeCV",
     "RidgeClassifier",

@@ -139,13 +139,14 @@ class Minimisation:
 
     Attributes
     ----------
-    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "l1"}
+    solver : {"lbfgs", "newton-cg", "newton-cholesky", "sag", "l1", "squares", "kinks", "scaled"}
     start : numpy.ndarray or None
-        First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets.
+        First coefficients, in the layout of scikit-learn's solvers; None for those of the mean of all targets. Of
+        "scaled", the scale is at the end, or 0 for that of the residuals.
     fit_intercept : bool
     penalty, l1 : float
-        Factors of half the squared norm of the coefficients, and of their l1 norm, which only the solver "l1" takes,
-        beside the mean loss or, of logistic regression, the sum.
+        Factors of half the squared norm of the coefficients, and of their l1 norm, which only the solvers "l1",
+        "squares" and "kinks" take, beside the mean loss or, of classes and Huber's loss, the sum.
     tol : float
     max_iter, verbose : int
     """
@@ -303,7 +304,7 @@ class Solution(TypedDict, total=False):
 
 
 class Minimised(Solution, OwnRows):
-    """Of "LogisticRegression.fit" and "GeneralizedLinear.fit"; other ranks than rank 0 have their number of rows."""
+    """Of fits of linear models by a solver; other ranks than rank 0 have only their number of rows."""
 
 
 class Deviances(OwnRows):

@@ -44,7 +44,7 @@ def test_both_solvers_end_at_the_optimum(
 ) -> None:
     y = np.argsort(np.argsort(X[:, 0] + RNG.normal(size=60))) * n_classes // 60
     found = []
-    for solver in (l1.newton, functools.partial(l1.bounded, enough=1e-6)):
+    for solver in (l1.minimised, functools.partial(l1.bounded, enough=1e-6)):
         objective = objective_of(task, given(X, None, y.astype(float)), n_classes, fit_intercept, 0.01, norm)
         start = RNG.normal(size=objective.problem.n_columns * (7 + fit_intercept))
         solution = solver(objective, how(fit_intercept), start)
@@ -57,7 +57,7 @@ def test_both_solvers_end_at_the_optimum(
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("solver", [l1.newton, functools.partial(l1.bounded, enough=1e-6)])
+@pytest.mark.parametrize("solver", [l1.minimised, functools.partial(l1.bounded, enough=1e-6)])
 def test_a_solver_without_time_says_so(task: Task, given: Callable[..., Data], solver: Callable[..., Any]) -> None:
     objective = objective_of(task, given(X, None, (X[:, 0] > 0).astype(float)), 2, True, 0.0, 1e-3)
     solution = solver(objective, how(True, 1), np.zeros(8))
@@ -79,7 +79,7 @@ def test_a_step_that_is_too_long_is_shortened(task: Task, given: Callable[..., D
         return found
 
     objective.problem.ask = noted  # type: ignore[method-assign]
-    solution = l1.newton(objective, how(True), np.array([8.0, -8, 8, -8, 8, 0, 0, 3]))
+    solution = l1.minimised(objective, how(True), np.array([8.0, -8, 8, -8, 8, 0, 0, 3]))
     assert solution["converged"]
     assert len(losses) > solution["n_iter"] + 1  # some steps were tried twice or more
     assert losses[-1] < losses[0]
@@ -89,7 +89,7 @@ def test_rows_that_are_no_numbers_end_the_solver(task: Task, given: Callable[...
     rows = X.copy()
     rows[3, 2] = np.nan
     objective = objective_of(task, given(rows, None, (X[:, 0] > 0).astype(float)), 2, True, 0.0, 1e-3)
-    solution = l1.newton(objective, how(True), np.zeros(8))
+    solution = l1.minimised(objective, how(True), np.zeros(8))
     assert not solution["converged"]
 
 
@@ -118,7 +118,7 @@ def test_of_many_columns_some_are_looked_at(task: Task, given: Callable[..., Dat
     problem.ask = noted  # type: ignore[method-assign]
     objective = Objective(problem, 0.0, 0.05, None, lambda state: None)
     start = np.full(3603, 1e-3) if begun else np.zeros(3603)
-    solution = l1.newton(objective, how(True, 5000), start)
+    solution = l1.minimised(objective, how(True, 5000), start)
     point = solution["coef"]
     assert solution["converged"]
     assert np.abs(objective.slopes(point, objective.gradient(point))).max() <= 1e-6

@@ -16,28 +16,34 @@ References
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from xpulab.engine.algorithms.linear import l1
+from xpulab.engine.algorithms.linear.losses import KINKED
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.sharing.linear_models import Minimisation, Solution
 
-__all__ = ["kinked", "newton"]
+__all__ = ["KinkedObjective", "better", "descended", "followed", "kinked", "newton"]
 
 _Floats = npt.NDArray[np.float64]
 
 _SUFFICIENT = 1e-4  # share of the decrease that the gradient promises, which a step must have
-_SHORTEST = 2.0**-20  # share of a step
+_SHORTEST = 2.0**-40  # share of a step
 _LEAST_CUT = 1e-2  # the next share of a step, at least so many times the one before
 _ROUNDING = 16.0  # times that of the loss: a decrease that the loss does not show, so that the gradient has to decrease
 _MOST = 1500  # coefficients of which there are second derivatives
-_FIRST, _LESS = 1.0, 8.0  # the first limit, as a share of the mean loss at the start, and by what it is divided
+_DAMPED = 1e-2  # of the curvature of the rows within the limit, what there is in any direction
+_FEW = 1e-4  # the least share of rows within the limit that counts
+_LESS = 8.0  # by what a limit is divided
+_HALF = 0.5 + 1e-6  # of the loss at the start, which that of the first limit does not exceed: most rows are within it
 _SHARE = 1e-2  # of `tol` times the mean loss: the last limit
-_NONE = 1e-18  # a limit that is no limit
-_LEAST = 64.0  # the last limit, at least so many times the rounding of a product of the mean size
+_NOISE = 8.0  # times the rounding of a product, as a share of the limit: how exact a gradient is
+_LEAST = 1024.0  # the last limit, at least so many times the rounding of a product of the mean size
 
 
 def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
@@ -46,12 +52,13 @@ def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     Of too many coefficients for second derivatives, L-BFGS-B takes its place.
     """
     if objective.l1:
-        return l1.newton(objective, how, start)
+        return l1.minimised(objective, how, start)
     steepest = float(np.abs(objective.gradient(np.zeros_like(start))).max())
-    return _descended(objective, how, start, how.tol * steepest)
+    return descended(objective, how, start, how.tol * steepest)
 
 
-def _descended(objective: Objective, how: Minimisation, start: _Floats, enough: float) -> Solution:
+def descended(objective: Objective, how: Minimisation, start: _Floats, enough: float) -> Solution:
+    """Minimise until no component of the gradient is larger than `enough`."""
     if len(start) > _MOST:
         return _by_gradients(objective, how, start, enough)
     point, iteration, rounding = start.copy(), 0, float(np.finfo(objective.problem.rows.dtype).eps)
@@ -77,10 +84,11 @@ def _descended(objective: Objective, how: Minimisation, start: _Floats, enough: 
 
 def _share(objective: Objective, point: _Floats, step: _Floats, loss: float, gradient: _Floats) -> float:
     """Return which share of a step decreases the loss enough, or 0 if what is left to gain is rounding."""
-    promised, share = float(gradient @ step), 1.0
+    promised, share = float(gradient @ step), objective.longest(point, step)
+    least = share * _SHORTEST
     if -promised <= _ROUNDING * float(np.finfo(objective.problem.rows.dtype).eps) * abs(loss):
-        return float(np.abs(objective.gradient(point + step)).max() < np.abs(gradient).max())
-    while share >= _SHORTEST:
+        return share * float(np.abs(objective.gradient(point + share * step)).max() < np.abs(gradient).max())
+    while share >= least:
         value, gradient = objective.loss_gradient(point + share * step)
         if value <= loss + _SUFFICIENT * share * promised:
             return share
@@ -98,60 +106,134 @@ def _solved(hessian: _Floats, gradient: _Floats) -> _Floats:
 
 
 def _by_gradients(objective: Objective, how: Minimisation, start: _Floats, enough: float) -> Solution:
-    from scipy.optimize import minimize
+    from scipy.optimize import Bounds, minimize
 
-    iterations = itertools.count(1)
+    iterations, lowest = itertools.count(1), objective.lowest(len(start))
     found = minimize(
         objective.loss_gradient,
         start,
         method="L-BFGS-B",
         jac=True,
+        bounds=None if lowest is None else Bounds(lowest, np.inf),
         callback=lambda point: objective.reached(next(iterations), point),
         options={"maxiter": how.max_iter, "maxls": 50, "gtol": enough, "ftol": 64 * np.finfo(float).eps},
     )
     return {"coef": found.x, "n_iter": min(found.nit, how.max_iter), "converged": found.status == 0}
 
 
+class KinkedObjective(Objective):
+    """An objective whose loss is a square up to a limit, which becomes smaller and smaller.
+
+    Few rows are within a small limit, and there may be no curvature along some coefficients. Second derivatives
+    therefore have a small share of what they would have if all rows were within the limit, the smaller, the smaller the
+    gradient is.
+
+    Attributes
+    ----------
+    limit : float
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.limit, self._steepest = 0.0, 0.0
+        self._whole: _Floats | None = None
+
+    def smooth(self, limit: float, n_iter: int) -> None:
+        """Change the limit, after so many iterations."""
+        self.limit, self._steepest = limit, 0.0
+        self.change(limit)
+        self._before, self._last = n_iter, None
+
+    def hessian(self, coef: np.ndarray, columns: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+        """Return second derivatives, and the share of rows beyond the limit, or not missed, in the weight."""
+        hessian, flat = super().hessian(coef, columns)
+        if columns is None:
+            hessian = self._damped(hessian, self.slopes(coef, self.gradient(coef)), self.limit, 1 - flat)
+        return hessian, flat
+
+    def _damped(self, hessian: _Floats, slopes: _Floats, limit: float, within: float) -> _Floats:
+        """Return more second derivatives, for a limit within which there is a share of the rows."""
+        steepest = float(np.abs(slopes).max())
+        self._steepest = max(self._steepest, steepest)
+        if self._whole is None:
+            self._whole = hessian * (limit / max(within, _FEW))
+        if not self._steepest:
+            return hessian
+        damped: _Floats = hessian + _DAMPED * max(within, _FEW) * steepest / self._steepest / limit * self._whole
+        return damped
+
+
+@dataclass
+class Path:
+    """Where the losses of smaller and smaller limits are least.
+
+    Attributes
+    ----------
+    solution : Solution
+        The last point, with the iterations of all.
+    found : list of (float, numpy.ndarray)
+        The limits, and the points.
+    """
+
+    solution: Solution
+    found: list[tuple[float, _Floats]]
+
+    def ahead(self, limit: float) -> _Floats | None:
+        """Return the point of another limit on the line through the last two, once there are two.
+
+        While the same rows are within the limit, the points of all limits are on one line.
+        """
+        if len(self.found) < 2:
+            return None
+        (before, there), (last, here) = self.found[-2:]
+        return here + (here - there) * ((last - limit) / (before - last))
+
+
 def kinked(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     """Minimise what is missed itself, with smaller and smaller limits."""
-    rounding = float(np.finfo(objective.problem.rows.dtype).eps)
-    objective.smooth(_NONE, 0)
-    size = max(objective.loss(np.zeros_like(start)), float(np.finfo(float).tiny))
-    limit, last = _FIRST * size, max(_SHARE * how.tol * size, _LEAST * rounding * max(size, 1.0))
-    point, n_iter, by = start, 0, _LESS
-    found_at: list[tuple[float, _Floats]] = []  # the limits so far, and where their losses are least
+    assert isinstance(objective, KinkedObjective)
+    rounding, zeros = float(np.finfo(objective.problem.rows.dtype).eps), np.zeros_like(start)
+    objective.smooth(KINKED, 0)
+    size = max(objective.loss(zeros), float(np.finfo(float).tiny))
+    limit = size
+    objective.smooth(limit, 0)
+    while objective.loss(zeros) > _HALF * size:
+        limit *= _LESS
+        objective.smooth(limit, 0)
+    path = followed(objective, how, start, limit, max(_SHARE * how.tol, _LEAST * rounding) * size, size)
+    objective.smooth(KINKED, 0)
+    return {**path.solution, "coef": better(objective, path.solution["coef"], path.ahead(0.0))}
+
+
+def followed(
+    objective: KinkedObjective, how: Minimisation, start: _Floats, limit: float, last: float, size: float,
+    ended: Callable[[_Floats], bool] = lambda point: False,
+) -> Path:  # fmt: skip
+    """Minimise with smaller and smaller limits, from one to the last, or until a point is one at which it has ended.
+
+    What rows miss has a mean of about `size`, of which it is rounded.
+    """
+    rounding, zeros = float(np.finfo(objective.problem.rows.dtype).eps), np.zeros_like(start)
+    point, n_iter, path = start, 0, Path({}, [])
     while True:
         objective.smooth(limit, n_iter)
-        point = _better(objective, point, _ahead(found_at, limit))
-        rest = replace(how, max_iter=how.max_iter - n_iter)
-        if objective.l1:
-            found = l1.newton(objective, rest, point)
-        else:
-            steepest = float(np.abs(objective.gradient(np.zeros_like(point))).max())
-            found = _descended(objective, rest, point, how.tol * steepest)
+        point = better(objective, point, path.ahead(limit))
+        rest, steepest = replace(how, max_iter=how.max_iter - n_iter), float(np.abs(objective.gradient(zeros)).max())
+        enough = how.tol * (min(1.0, objective.l1) if objective.l1 else steepest)
+        enough = max(enough, _NOISE * rounding * size / limit * steepest)
+        found = (l1.newton if objective.l1 else descended)(objective, rest, point, enough)
         point, n_iter = found["coef"], n_iter + found["n_iter"]
-        found_at.append((limit, point))
-        if limit <= last or n_iter >= how.max_iter:
-            break
-        by = _LESS if found["n_iter"] else by**2
+        path.found.append((limit, point))
+        over = limit <= last or ended(point)
+        path.solution = {**found, "n_iter": n_iter, "converged": found["converged"] and over}
+        if over or n_iter >= how.max_iter:
+            return path
+        steepest = float(np.abs(objective.slopes(point, objective.gradient(point))).max())
+        by = _LESS**2 if not found["n_iter"] and steepest <= enough else _LESS
         limit = max(limit / by, last)
-    objective.smooth(_NONE, 0)
-    point = _better(objective, point, _ahead(found_at, 0.0))
-    return {**found, "coef": point, "n_iter": n_iter, "converged": found["converged"] and limit <= last}
 
 
-def _ahead(found_at: list[tuple[float, _Floats]], limit: float) -> _Floats | None:
-    """Return where the least loss of a limit is on the line through the last two, once there are two.
-
-    While the same rows are within the limit, the least losses of all limits are on one line.
-    """
-    if len(found_at) < 2:
-        return None
-    (before, there), (last, here) = found_at[-2:]
-    return here + (here - there) * ((last - limit) / (before - last))
-
-
-def _better(objective: Objective, point: _Floats, ahead: _Floats | None) -> _Floats:
+def better(objective: Objective, point: _Floats, ahead: _Floats | None) -> _Floats:
     """Return which of two points has the smaller objective."""
     if ahead is None:
         return point

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.sharing.linear_models import Minimisation, Solution
 
-__all__ = ["bounded", "newton", "warnings_of"]
+__all__ = ["bounded", "minimised", "newton", "warnings_of"]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -34,17 +34,21 @@ _SUFFICIENT = 1e-4  # share of the decrease that the model promises, which a ste
 _SHORTEST = 2.0**-6  # share of the way to a model's minimum, below which another model is made, with more curvature
 _LEAST_DAMPING, _MOST_DAMPING = 1e-4, 1e4  # more curvature, as a share of the largest
 _SWEEPS = 1000  # of coordinate descent over a model, at most; the next model starts where it ended
-_TOL, _LEAST_TOL = 1e-3, 1e-12  # change of the coefficients of a model, at which its descent ends, far and near
-_LONG = 1e3  # times the squared length that the target would have if the columns were orthogonal
+_TOL, _LEAST_TOL = 1e-4, 1e-13  # change of the coefficients of a model, at which its descent ends, far and near
+_LONG = 10.0  # times the squared length that the target would have if the columns were orthogonal
 _ALL = 1500  # coefficients up to which a model has all
 _MOST = 3000  # coefficients of a model with some
 _FIRST = 100  # columns of the first of these
 
 
-def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
+def minimised(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     """Minimise by Newton's method, until no component of the subgradient is larger than a share of the penalty."""
+    return newton(objective, how, start, how.tol * min(1.0, objective.l1 + objective.strength))
+
+
+def newton(objective: Objective, how: Minimisation, start: _Floats, enough: float) -> Solution:
+    """Minimise by Newton's method, until no component of the subgradient is larger than `enough`."""
     point = start.copy()
-    enough = how.tol * min(1.0, objective.l1 + objective.strength)
     n, iteration, damping = len(point) - objective.n_intercepts, 0, 0.0
     while True:
         _, gradient = objective.loss_gradient(point)
@@ -70,7 +74,9 @@ def newton(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
                 damping = max(10 * damping, _LEAST_DAMPING)
         if moved is None:
             objective.loss(point)
-            converged = exact  # what is left to gain is rounding, or no curvature has helped
+            # What is left to gain is rounding, or no curvature has helped. There may be a slope without any, too.
+            places = _places(objective, columns, len(point))
+            converged = exact and not (slopes[places] > enough)[hessian.diagonal() <= 0].any()
             break
         damping = damping / 10 if damping > _LEAST_DAMPING else 0.0
         point = moved
@@ -130,8 +136,9 @@ class _Model:
         # Rounding may have the model bend down. A little more curvature changes the way, and not where it ends.
         least = 16 * float(np.finfo(self.objective.problem.rows.dtype).eps)
         hessian = self.hessian.copy()
-        more = max(least, self.damping) * hessian.diagonal()[:n].max()
-        hessian[np.arange(n), np.arange(n)] += max(more, np.finfo(float).tiny)
+        largest = hessian.diagonal().max()
+        hessian[np.diag_indices(len(hessian))] += self.damping * largest
+        hessian[np.arange(n), np.arange(n)] += max(least * largest, np.finfo(float).tiny)
         aim = hessian @ point - self.gradient[self.places]
         # For given coefficients, the best intercepts are known. Equal ones for all classes change nothing.
         side = hessian[:n, n:]
@@ -139,8 +146,9 @@ class _Model:
         gram = hessian[:n, :n] - side @ inverse @ side.T
         cross = aim[:n] - side @ inverse @ aim[n:]
         near = min(1.0, steepest / (self.objective.l1 + self.objective.strength))
-        longest = max(np.abs(point[:n]).max(), (np.abs(cross) / gram.diagonal()).max())
-        change = min(near**2, steepest / max(gram.diagonal().max() * longest, steepest))
+        diagonal = np.maximum(gram.diagonal(), np.finfo(float).tiny)
+        longest = max(np.abs(point[:n]).max(), (np.abs(cross) / diagonal).max())
+        change = min(near**2, steepest / max(diagonal.max() * longest, steepest))
         coef = _descended(gram, cross, self.objective.l1, point[:n], max(_TOL * change, _LEAST_TOL))
         found = self.point.copy()
         found[self.places] = np.concatenate([coef, inverse @ (aim[n:] - side.T @ coef)])
@@ -176,12 +184,12 @@ def warnings_of(converged: bool) -> list[tuple[type[Warning], str]]:
 def _descended(gram: _Floats, cross: _Floats, l1: float, start: _Floats, tol: float) -> _Floats:
     """Minimise ``coef @ gram @ coef / 2 - cross @ coef`` plus `l1` times the norm, by scikit-learn's `enet_path`.
 
-    It ends when the coefficients change by less than `tol`. These are the products of a table of rows and a target,
-    whose length is made so large that `enet_path` asks for no small duality gap as well.
+    It ends when the coefficients change by less than `tol`, and the duality gap is less than this share of the squared
+    length of the target. `gram` and `cross` are the products of a table of rows and a target, which may not exist.
     """
     from sklearn.linear_model import enet_path
 
-    length = np.sqrt(_LONG * (np.square(cross) / gram.diagonal()).sum())
+    length = np.sqrt(_LONG * (np.square(cross) / np.maximum(gram.diagonal(), np.finfo(float).tiny)).sum())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, coef, _ = enet_path(

@@ -97,9 +97,9 @@ class Problem:
         return every[:-1]
 
     def _mine(self, what: str, points: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Compute the sums over this rank's rows. Of a loss with a limit, the last point is the limit."""
+        """Compute the sums over this rank's rows. Of a loss with a limit, the last point is what `changed` takes."""
         if isinstance(self.row_loss, Missed) and self.row_loss.limited:
-            self.row_loss = self.row_loss.up_to(float(points[-1][0]))
+            self.row_loss = self.row_loss.changed(*map(float, points[-1]))
             points = points[:-1]
         computations: dict[str, Callable[..., np.ndarray]] = {
             "loss": self._loss_and_gradient,

@@ -15,9 +15,12 @@ import numpy.typing as npt
 from xpulab.kernels.linear.linear_losses import Loss
 from xpulab.sharing.linear_models import Distribution
 
-__all__ = ["Classes", "Deviance", "Distances", "Margins", "Missed", "RowLoss", "probabilities"]
+__all__ = ["KINKED", "Classes", "Deviance", "Distances", "Margins", "Missed", "Robust", "RowLoss", "probabilities"]
 
 _Floats = npt.NDArray[np.float64]
+
+#: A limit so small that the loss is what is missed.
+KINKED = 1e-18
 
 _NO_LIMIT = float(np.finfo(np.float32).max)  # also of rows of float64
 
@@ -220,6 +223,8 @@ class Missed(RowLoss):
     ----------
     limit : float or None
         None for ``v**2``.
+    bend : float, optional
+        In place of ``1 / limit``.
 
     Attributes
     ----------
@@ -231,12 +236,12 @@ class Missed(RowLoss):
     .. [1] O. Chapelle, "Training a support vector machine in the primal", Neural Computation 19 (2007), 1155-1178.
     """
 
-    def __init__(self, limit: float | None) -> None:
-        self.limit, self.bend = (_NO_LIMIT, 2.0) if limit is None else (limit, 1 / limit)
+    def __init__(self, limit: float | None, bend: float | None = None) -> None:
+        self.limit, self.bend = (_NO_LIMIT, 2.0) if limit is None else (limit, bend or 1 / limit)
         self.limited = limit is not None
 
     @abstractmethod
-    def up_to(self, limit: float) -> Missed:
+    def changed(self, limit: float) -> Missed:
         """Return the loss with another limit."""
 
     @abstractmethod
@@ -272,7 +277,7 @@ class Missed(RowLoss):
         whole = np.zeros((c, d + 1, c, d + 1))
         for j in range(c):
             whole[j, :, j] = sandwich(bends[:, j] * weight)
-        return whole, float(weight[bends[:, 0] <= 0].sum()) if c == 1 else 0.0
+        return whole, float(weight @ (bends <= 0).mean(axis=1))
 
 
 class Margins(Missed):
@@ -295,7 +300,7 @@ class Margins(Missed):
         settings = (self.limit, self.bend, *map(float, self._own))
         self.kernel = Loss("margin", 1, settings) if n_classes == 2 else Loss("margins", n_classes, settings)
 
-    def up_to(self, limit: float) -> Margins:
+    def changed(self, limit: float) -> Margins:
         """Return the loss with another limit."""
         return Margins(self._n_classes, limit, self._given)
 
@@ -314,14 +319,17 @@ class Distances(Missed):
     below, above : float
         By what the losses of products below and above their targets are multiplied.
     limit : float or None
+    bend : float, optional
     """
 
-    def __init__(self, epsilon: float, below: float, above: float, limit: float | None) -> None:
-        super().__init__(limit)
+    def __init__(
+        self, epsilon: float, below: float, above: float, limit: float | None, bend: float | None = None
+    ) -> None:
+        super().__init__(limit, bend)
         self._facts = epsilon, below, above
         self.kernel = Loss("distance", 1, (self.limit, self.bend, *self._facts))
 
-    def up_to(self, limit: float) -> Distances:
+    def changed(self, limit: float) -> Distances:
         """Return the loss with another limit."""
         return Distances(*self._facts, limit)
 
@@ -329,6 +337,34 @@ class Distances(Missed):
         epsilon, below, above = self._facts
         away = targets[:, None] - raw
         return np.abs(away) - epsilon, np.where(away > 0, -1.0, 1.0), np.where(away > 0, below, above)
+
+
+class Robust(Distances):
+    """Huber's loss of residuals at a scale, times the scale; or what residuals have beyond its limit.
+
+    Parameters
+    ----------
+    epsilon, scale : float
+        Residuals within their product lose their square divided by the scale.
+    beyond : bool
+        Whether the loss is what residuals have beyond this product.
+    """
+
+    def __init__(self, epsilon: float, scale: float = 1.0, beyond: bool = False) -> None:
+        self.epsilon, far = epsilon, epsilon * scale
+        super().__init__(*((far, 1.0, 1.0, KINKED) if beyond else (0.0, 1.0, 1.0, far, 2 / scale)))
+
+    def changed(self, scale: float, beyond: float = 0.0) -> Robust:
+        """Return the loss at another scale."""
+        return Robust(self.epsilon, scale, bool(beyond))
+
+    def second_derivatives(
+        self, raw: _Floats, targets: _Floats, weight: _Floats, d: int, sandwich: Callable[[_Floats], _Floats]
+    ) -> tuple[_Floats, float]:
+        """Compute one sandwich, and the weight of rows beyond the limit."""
+        whole, _ = super().second_derivatives(raw, targets, weight, d, sandwich)
+        missed, _, _ = self._missed(raw, targets)
+        return whole, float(weight[missed[:, 0] > self.limit].sum())
 
 
 def probabilities(decision: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

@@ -1,19 +1,24 @@
-"""Linear models of margins and of distances: support vector machines, and regression of quantiles."""
+"""Linear models of margins and of distances: support vector machines, regression of quantiles, and Huber's."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from xpulab.engine.algorithms.linear.logistic import classified
-from xpulab.engine.algorithms.linear.loss_problem import problem_of
-from xpulab.engine.algorithms.linear.losses import Distances, Margins
+from xpulab.engine.algorithms.linear.loss_problem import Problem, parts_in_passes, problem_of
+from xpulab.engine.algorithms.linear.losses import Distances, Margins, Robust
 from xpulab.engine.algorithms.linear.solving import minimised
-from xpulab.engine.dataset import PassedRows, rows_of, weights_of
+from xpulab.engine.dataset import PassedRows, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
+from xpulab.kernels.kmeans.choice import AnyRows
+from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows
 from xpulab.sharing.linear_models import Coding, DistanceLoss, MarginLoss, Minimisation, Minimised, State
-from xpulab.sharing.sources import SharedArray, Source
+from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__: list[str] = []
 
@@ -50,8 +55,64 @@ def _fit_distances(
     checkpoint: str,
     resume: State | None = None,
 ) -> Minimised:
+    problem = _of_distances(task, source, weights, targets, loss, solving)
+    return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
+
+
+@task("QuantileRegressor.fit", metrics=("loss", "gradient"))
+def _fit_quantile(
+    task: Task,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
+    loss: DistanceLoss,
+    solving: Minimisation,
+    checkpoint: str,
+    resume: State | None = None,
+) -> Minimised:
+    problem = _of_distances(task, source, weights, targets, loss, solving)
+    return minimised(task, problem, 1.0, solving, checkpoint, resume)
+
+
+def _of_distances(
+    task: Task, source: Source, weights: SharedArray | PassedRows | None, targets: Source, loss: DistanceLoss,
+    solving: Minimisation,
+) -> Problem:  # fmt: skip
+    missed = Distances(loss.epsilon, loss.below, loss.above, None if loss.squared else 1.0)
+    return problem_of(task, *_rows(task, source, weights, targets), missed, solving.fit_intercept, loss.constant)
+
+
+def _rows(
+    task: Task, source: Source, weights: SharedArray | PassedRows | None, targets: Source
+) -> tuple[AnyRows, Rows]:
     rows, values = rows_of(task, source, weights_of(task, weights, source.bounds)), rows_of(task, targets)
     assert isinstance(values, Rows)
-    missed = Distances(loss.epsilon, loss.below, loss.above, None if loss.squared else 1.0)
-    problem = problem_of(task, rows, values, missed, solving.fit_intercept, loss.constant)
-    return minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
+    return rows, values
+
+
+@task("HuberRegressor.fit", metrics=("loss", "gradient"))
+def _fit_huber(
+    task: Task,
+    source: Source,
+    weights: SharedArray | PassedRows | None,
+    targets: Source,
+    epsilon: float,
+    solving: Minimisation,
+    target: Target,
+    checkpoint: str,
+    resume: State | None = None,
+) -> Minimised:
+    """Fit, and write which rows are outliers."""
+    rows, values = _rows(task, source, weights, targets)
+    problem = problem_of(task, rows, values, Robust(epsilon), solving.fit_intercept)
+    found = minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
+    point: Any = task.comm.bcast(found["coef"] if task.comm.rank == 0 else None)
+    (coef, intercept), first = problem.table(point[:-1]), 0
+    targets_of_rows, outliers = problem.targets_on_host(), []
+    for part in parts_in_passes(task, source):
+        for raw in project(part, coef.T, None, intercept):
+            missed = np.abs(targets_of_rows[first : first + len(raw)] - raw[:, 0])
+            outliers.append(missed > epsilon * point[-1])
+            first += len(raw)
+    write_block(task, target, source.bounds, outliers)
+    return found

@@ -70,18 +70,17 @@ class Objective:
         self._nbytes = 0
         self._last: tuple[np.ndarray, float, np.ndarray] | None = None
         self._iteration = self._before = 0
-        self._limit: tuple[np.ndarray, ...] = ()
+        self._changed: tuple[np.ndarray, ...] = ()
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
 
-    def smooth(self, limit: float, n_iter: int) -> None:
-        """Change the limit up to which the loss is a square, after so many iterations; see `losses.Missed`."""
-        self._limit = (np.array([limit]),)
-        self._before, self._last = n_iter, None
+    def change(self, *settings: float) -> None:
+        """Change what the `changed` of a loss takes."""
+        self._changed = (np.array(settings),)
 
     def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
         """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
-        answer, points = None, points + self._limit
+        answer, points = None, points + self._changed
         if self._known:
             asked, given, found = self._known.popleft()
             if asked == what and all(map(np.array_equal, given, points)):
@@ -161,6 +160,14 @@ class Objective:
             return (sums + self.strength * self.without_intercept(step)).astype(coef.dtype)
 
         return gradient, product
+
+    def lowest(self, n: int) -> np.ndarray | None:
+        """Return the lower bounds of the n numbers of a point; None if there are none."""
+        return None
+
+    def longest(self, point: np.ndarray, step: np.ndarray) -> float:
+        """Return the largest share of a step that a search may try."""
+        return 1.0
 
     def norm(self, point: np.ndarray) -> float:
         """Return the l1 norm of the coefficients times its factor."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xpulab.engine.algorithms.linear import kinks, l1
+from xpulab.engine.algorithms.linear import huber, kinks, l1
 from xpulab.engine.algorithms.linear.loss_problem import Problem
 from xpulab.engine.algorithms.linear.objective import Objective
 from xpulab.engine.algorithms.linear.wide_losses import WideProblem, solver_by_rows, wide_problem
@@ -117,14 +117,16 @@ def _warm_up(engine: Engine) -> None:
         import scipy.optimize  # noqa: F401
 
 
+_OBJECTIVES = {"kinks": kinks.KinkedObjective, "scaled": huber.ScaledObjective}
 _SOLVERS: dict[str, Callable[[Objective, Minimisation, np.ndarray], Solution]] = {
     "lbfgs": _lbfgs,
     "newton-cg": _newton_cg,
     "newton-cholesky": _newton_cholesky,
     "sag": _as_sag,
-    "l1": l1.newton,
+    "l1": l1.minimised,
     "squares": kinks.newton,
     "kinks": kinks.kinked,
+    "scaled": huber.scaled,
 }
 
 
@@ -145,7 +147,9 @@ def minimised(
         problem.follow()
         return {"rows": rows.n_samples}
     with task.checkpoint(checkpoint) as kept:
-        objective = Objective(problem, share * how.penalty, share * how.l1, resume, kept.write)
+        objective = _OBJECTIVES.get(how.solver, Objective)(
+            problem, share * how.penalty, share * how.l1, resume, kept.write
+        )
         try:
             assert how.start is not None
             found = solve(objective, how, how.start)

@@ -1,0 +1,1 @@
+"""Linear models that single targets, however far they are, change little."""
