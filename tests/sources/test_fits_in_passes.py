@@ -26,10 +26,12 @@ from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import (
     ElasticNet,
     GammaRegressor,
+    HuberRegressor,
     Lasso,
     LinearRegression,
     LogisticRegression,
     PoissonRegressor,
+    QuantileRegressor,
     Ridge,
     TweedieRegressor,
 )
@@ -158,13 +160,15 @@ def test_each_evaluation_of_a_deviance_is_a_pass(budget: str, tmp_path: Path, mo
         (LinearSVC(tol=1e-8), WEIGHTS),
         (LinearSVC(loss="hinge", tol=1e-8), None),
         (LinearSVR(epsilon=0.1, tol=1e-8), WEIGHTS),
+        (QuantileRegressor(quantile=0.8, alpha=0.01), WEIGHTS),
+        (HuberRegressor(), None),
     ],
 )
-def test_each_evaluation_of_support_vectors_is_a_pass(budget: str, tmp_path: Path, model: Any, weights: Any) -> None:
+def test_each_evaluation_of_what_is_missed_is_a_pass(budget: str, tmp_path: Path, model: Any, weights: Any) -> None:
     X = StandardScaler().sklearn_class()().fit_transform(ROWS)
     np.save(tmp_path / "x.npy", X)
     y = (X[:, 0] + X[:, 1] + random.normal(size=N)).round()
-    y = y if isinstance(model, LinearSVR) else np.clip(y, -1, 1)
+    y = np.clip(y, -1, 1) if isinstance(model, LinearSVC) else y
     ours, whole = (clone(model).fit(rows, y, weights) for rows in (xpulab.scan(tmp_path / "x.npy"), X))
     np.testing.assert_allclose(ours.coef_, whole.coef_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(ours.intercept_, whole.intercept_, rtol=1e-6, atol=1e-8)

@@ -27,9 +27,11 @@ from xpulab.exceptions import EngineLostError, HandleError
 from xpulab.explorer.session import Explorer
 from xpulab.feature_extraction.text import TfidfTransformer
 from xpulab.linear_model import (
+    HuberRegressor,
     LogisticRegression,
     LogisticRegressionCV,
     PoissonRegressor,
+    QuantileRegressor,
     Ridge,
     RidgeClassifier,
     TweedieRegressor,
@@ -175,9 +177,11 @@ TAKING: dict[str, Callable[[], Any]] = {
     "TruncatedSVD by ARPACK": lambda: TruncatedSVD(3, algorithm="arpack", random_state=0),
     "LogisticRegression": LogisticRegression,
     "LogisticRegressionCV": lambda: LogisticRegressionCV(Cs=2, cv=3),
+    "HuberRegressor": HuberRegressor,
     "LinearSVC": LinearSVC,
     "LinearSVR": LinearSVR,
     "PoissonRegressor": PoissonRegressor,
+    "QuantileRegressor": lambda: QuantileRegressor(alpha=0.01),
     "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,
     "RidgeClassifier": RidgeClassifier,

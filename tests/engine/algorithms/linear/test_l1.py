@@ -125,3 +125,14 @@ def test_of_many_columns_some_are_looked_at(task: Task, given: Callable[..., Dat
     assert (point[:3600] == 0).mean() > 0.9
     chosen = [columns[0] for what, columns in asked if what == "hessian"]
     assert chosen == [] if begun else 0 < max(chosen) <= 200
+
+
+def test_a_norm_that_is_weak_beside_the_coefficients(task: Task, given: Callable[..., Data]) -> None:
+    """Each step ends where its model is smallest, also where the norm hardly changes the coefficients."""
+    rows = RNG.normal(size=(200, 6)) * [1, 1, 1, 1, 1, 0.01]
+    y = (rows @ [2.0, -1, 0, 1, 0.5, 30] + RNG.logistic(size=200) > 0).astype(float)
+    objective = objective_of(task, given(rows, None, y), 2, True, 0.0, 1e-5)
+    solution = l1.newton(objective, how(True), np.zeros(7), 1e-12)
+    assert solution["converged"]
+    assert solution["n_iter"] < 15
+    assert np.abs(objective.slopes(solution["coef"], objective.gradient(solution["coef"]))).max() <= 1e-12

@@ -62,7 +62,8 @@ class ScaledObjective(kinks.KinkedObjective):
     def together(self, n_iter: int) -> None:
         """From now on, after so many iterations, points have the scale."""
         self.n_intercepts += not self._together
-        self._together, self._before, self._last, self._steepest = True, n_iter, None, 0.0
+        self._together, self._steepest = True, 0.0
+        self.count(n_iter)
 
     def lowest(self, n: int) -> _Floats | None:
         """Return the lower bounds of n numbers."""
@@ -146,5 +147,6 @@ def scaled(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     objective.together(n_iter)
     rest = replace(how, max_iter=how.max_iter - n_iter)
     together = kinks.descended(objective, rest, begin, how.tol / objective.problem.weight)
-    objective.together(0)
+    objective.count(0)
+    objective.loss(together["coef"])
     return {**together, "n_iter": n_iter + together["n_iter"]}

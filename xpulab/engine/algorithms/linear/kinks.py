@@ -34,6 +34,7 @@ _Floats = npt.NDArray[np.float64]
 
 _SUFFICIENT = 1e-4  # share of the decrease that the gradient promises, which a step must have
 _SHORTEST = 2.0**-40  # share of a step
+_POOR = 0.1  # a share of a step, so small that the next one has more curvature
 _LEAST_CUT = 1e-2  # the next share of a step, at least so many times the one before
 _ROUNDING = 16.0  # times that of the loss: a decrease that the loss does not show, so that the gradient has to decrease
 _MOST = 1500  # coefficients of which there are second derivatives
@@ -62,6 +63,7 @@ def descended(objective: Objective, how: Minimisation, start: _Floats, enough: f
     if len(start) > _MOST:
         return _by_gradients(objective, how, start, enough)
     point, iteration, rounding = start.copy(), 0, float(np.finfo(objective.problem.rows.dtype).eps)
+    objective.damping = 0.0 if objective.strength else 1.0
     while True:
         loss, gradient = objective.loss_gradient(point)
         objective.reached(iteration, point)
@@ -73,10 +75,16 @@ def descended(objective: Objective, how: Minimisation, start: _Floats, enough: f
         hessian[np.arange(n), np.arange(n)] += 4 * rounding * max(hessian.diagonal().max(), np.finfo(float).tiny)
         step = -_solved(hessian, gradient)
         share = _share(objective, point, step, loss, gradient)
-        if not share:
+        if not share and objective.damping >= 1:
             objective.loss(point)
             converged = True
             break
+        if share < _POOR:
+            objective.damping = 1.0
+        elif share == 1.0 and objective.strength:
+            objective.damping /= 4
+        if not share:
+            continue
         point = point + share * step
         iteration += 1
     return {"coef": point, "n_iter": iteration, "converged": converged}
@@ -142,6 +150,10 @@ class KinkedObjective(Objective):
         """Change the limit, after so many iterations."""
         self.limit, self._steepest = limit, 0.0
         self.change(limit)
+        self.count(n_iter)
+
+    def count(self, n_iter: int) -> None:
+        """From now on, count iterations from this number, of another objective."""
         self._before, self._last = n_iter, None
 
     def hessian(self, coef: np.ndarray, columns: np.ndarray | None = None) -> tuple[np.ndarray, float]:
@@ -159,7 +171,8 @@ class KinkedObjective(Objective):
             self._whole = hessian * (limit / max(within, _FEW))
         if not self._steepest:
             return hessian
-        damped: _Floats = hessian + _DAMPED * max(within, _FEW) * steepest / self._steepest / limit * self._whole
+        share = self.damping * _DAMPED * max(within, _FEW) * steepest / self._steepest
+        damped: _Floats = hessian + share / limit * self._whole
         return damped
 
 
@@ -226,9 +239,11 @@ def followed(
         path.found.append((limit, point))
         over = limit <= last or ended(point)
         path.solution = {**found, "n_iter": n_iter, "converged": found["converged"] and over}
-        if over or n_iter >= how.max_iter:
-            return path
         steepest = float(np.abs(objective.slopes(point, objective.gradient(point))).max())
+        if over or n_iter >= how.max_iter:
+            objective.smooth(limit, 0)
+            objective.loss(point)
+            return path
         by = _LESS**2 if not found["n_iter"] and steepest <= enough else _LESS
         limit = max(limit / by, last)
 

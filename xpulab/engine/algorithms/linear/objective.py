@@ -52,6 +52,8 @@ class Objective:
         `state` does not include.
     state : State or None
         The state after the last iteration.
+    damping : float
+        How much curvature is added where there is none, of losses with limits.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Objective:
         self._last: tuple[np.ndarray, float, np.ndarray] | None = None
         self._iteration = self._before = 0
         self._changed: tuple[np.ndarray, ...] = ()
+        self.damping = 1.0
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
 
