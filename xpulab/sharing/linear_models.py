@@ -54,23 +54,6 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class MarginLoss:
-    """By how much products fall short of the margin of their class.
-
-    Attributes
-    ----------
-    squared : bool
-        Whether the loss is the square of what is missed.
-    constant : float
-        The constant column whose coefficient, which has a penalty, times itself is the intercept; 0 for an intercept
-        without a penalty.
-    """
-
-    squared: bool
-    constant: float
-
-
-@dataclass(frozen=True)
 class DistanceLoss:
     """By how much more than `epsilon` products miss their targets.
 
@@ -78,7 +61,8 @@ class DistanceLoss:
     ----------
     squared : bool
     constant : float
-        As for `MarginLoss`.
+        The constant column whose coefficient, which has a penalty, times itself is the intercept; 0 for an intercept
+        without a penalty.
     epsilon : float
     below, above : float
         By what the losses of products below and above their targets are multiplied.
@@ -131,6 +115,25 @@ class Coding:
     def n_columns(self) -> int:
         """Columns of coefficients: one for two classes, of the second; otherwise one for each."""
         return 1 if self.n_classes == 2 else self.n_classes
+
+
+@dataclass(frozen=True)
+class MarginLoss:
+    """By how much products fall short of the margin of their class.
+
+    Attributes
+    ----------
+    squared : bool
+        Whether the loss is the square of what is missed.
+    coding : Coding
+        The classes.
+    constant : float
+        As for `DistanceLoss`.
+    """
+
+    squared: bool
+    coding: Coding
+    constant: float
 
 
 @dataclass(frozen=True)

@@ -154,13 +154,13 @@ class LinearSVC(SupportVectors[_Input], LinearClassifier, sklearn.svm.LinearSVC)
             coding=coding,
             max_iter=solving.max_iter,
             solving=solving,
-            loss=MarginLoss(self.loss == "squared_hinge", self._constant()),
+            loss=MarginLoss(self.loss == "squared_hinge", coding, self._constant()),
             parameters=self.get_params(deep=False),
         )
         return self._run(cluster, checked)
 
     def _arguments(self, cluster: Ranks, checked: _Input, state: Any) -> Any:
-        return super()._arguments(cluster, checked, state) | {"coding": checked.coding, "loss": checked.loss}
+        return super()._arguments(cluster, checked, state) | {"loss": checked.loss}
 
     def _set(self, checked: _Input, coef: np.ndarray, n_iter: int) -> None:
         """Set the fitted attributes from coefficients in the layout of scikit-learn's solvers."""

@@ -34,8 +34,8 @@ def test_the_module_has_registered_its_tasks(ask: Callable[..., Any]) -> None:
     assert len({kinks.__name__, missed.__name__}) == 2
     exact: dict[str, Any] = {"tol": 1e-10, "max_iter": 1_000_000}
     machine = sklearn.svm.LinearSVC(loss="hinge", **exact).fit(X, CODES, WEIGHTS)
-    loss = MarginLoss(False, 1.0)
-    sent = {"weights": WEIGHTS, "targets": CODES, "coding": TWO, "loss": loss}
+    loss = MarginLoss(False, TWO, 1.0)
+    sent = {"weights": WEIGHTS, "targets": CODES, "loss": loss}
     with Checkpoint.create(1 << 20) as kept:
         found = ask("LinearSVC.fit", X, **sent, solving=how(loss), checkpoint=kept.path)
     assert (found["rows"], found["converged"]) == (200, True)
@@ -54,11 +54,11 @@ def test_the_module_has_registered_its_tasks(ask: Callable[..., Any]) -> None:
 def test_rows_on_the_margin_have_the_same_end(ask: Callable[..., Any], tol: float) -> None:
     """Of few rows, each several times, three are on the margin, and decide."""
     few, weights = np.repeat([[1.0, 3], [2, 1], [3, 3], [4, 1]], 4, axis=0), np.ones(16)
-    codes, loss = np.repeat([0.0, 1, 0, 1], 4), MarginLoss(False, 1.0)
+    codes, loss = np.repeat([0.0, 1, 0, 1], 4), MarginLoss(False, TWO, 1.0)
     solving = Minimisation("kinks", np.zeros(3), True, 1.0, tol, 1000, 0)
     with Checkpoint.create(1 << 20) as kept:
         found = ask(
-            "LinearSVC.fit", few, weights=weights, targets=codes, coding=TWO, loss=loss, solving=solving,
+            "LinearSVC.fit", few, weights=weights, targets=codes, loss=loss, solving=solving,
             checkpoint=kept.path,
         )  # fmt: skip
     np.testing.assert_allclose(found["coef"], np.array([10, -19, 13]) / 14, rtol=1e-9)

@@ -17,7 +17,7 @@ from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import AnyRows
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows
-from xpulab.sharing.linear_models import Coding, DistanceLoss, MarginLoss, Minimisation, Minimised, State
+from xpulab.sharing.linear_models import DistanceLoss, MarginLoss, Minimisation, Minimised, State
 from xpulab.sharing.sources import SharedArray, Source, Target
 
 __all__: list[str] = []
@@ -29,12 +29,12 @@ def _fit_margins(
     source: Source,
     weights: SharedArray | PassedRows | None,
     targets: Source,
-    coding: Coding,
     loss: MarginLoss,
     solving: Minimisation,
     checkpoint: str,
     resume: State | None = None,
 ) -> Minimised:
+    coding = loss.coding
     several = coding.n_classes > 2
     # As in liblinear, only a class's own rows have its weight in its column.
     of_rows = replace(coding, class_weight=None) if several else coding
