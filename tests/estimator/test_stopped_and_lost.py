@@ -125,7 +125,9 @@ def test_stop_says_what_to_type_and_the_engines_go_on(
         assert xpulab.interrupted() is estimator
         with pytest.raises(NotFittedError, match=r"has the .* and not the rows; to go on from them, type"):
             pickle.loads(pickle.dumps(estimator)).resume()
-        estimator.set_params(max_iter=1)  # the fit that goes on has the parameters that it began with
+        # The fit that goes on has the parameters that it began with.
+        known = estimator.get_params()
+        estimator.set_params(**({"max_iter": 1} if "max_iter" in known else {"solver_options": {"maxiter": 1}}))
         assert estimator.resume() is estimator
         assert losable.interrupted is None
         with pytest.raises(NotFittedError, match="no interrupted fit to go on with"):

@@ -50,12 +50,18 @@ REFUSED = {
     **{f"Ridge{kind}": {"a sum of zero"} for kind in ("", "CV", "Classifier", "ClassifierCV")},
     "BayesianRidge": {"a sum of zero"},
     "LogisticRegressionCV": {"all negative"},
+    # There is no least loss, or scikit-learn's solver fails.
+    **{
+        f"{name}Regressor": {"all negative", "some negative", "a class of negative", "a sum of zero"}
+        for name in ("Huber", "Quantile")
+    },
     # scikit-learn leaves out rows whose weight is negative.
     **{f"LinearSV{kind}": {"all negative", "some negative", "a class of negative", "a sum of zero"} for kind in "CR"},
 }
 #: Where the loss has no least value, so that the coefficients depend on when a solver stops.
 UNBOUNDED = {
     **{f"LogisticRegression{kind}": {"a class of negative"} for kind in ("", "CV")},
+    "QuantileRegressor": {"some zero"},  # several intercepts are as good as each other
     "LinearSVC": {"a class of zero"},  # of which scikit-learn makes one column of coefficients for three classes
 }
 #: With which scikit-learn's solvers come as near to the optimum as ours.

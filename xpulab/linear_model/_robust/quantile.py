@@ -90,7 +90,7 @@ class QuantileRegressor(MinimisedFit[_Input], LinearProxy, sklearn.linear_model.
     array([2.5])
     """
 
-    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr", "dtype": "numeric"}
     _stored_work: ClassVar[float] = 2.0  # a copy of sparse rows by column, and its values in float64
     _task: ClassVar[str] = "QuantileRegressor.fit"
     _left: ClassVar[tuple[str, str]] = ("coefficients", "model.fit(X, y)")

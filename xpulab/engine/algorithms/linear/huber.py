@@ -146,7 +146,8 @@ def scaled(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
         return {**found, "coef": begin}
     objective.together(n_iter)
     rest = replace(how, max_iter=how.max_iter - n_iter)
-    together = kinks.descended(objective, rest, begin, how.tol / objective.problem.weight)
+    enough = max(how.tol / objective.problem.weight, path.noise / path.found[-1][0])
+    together = kinks.descended(objective, rest, begin, enough)
     objective.count(0)
     objective.loss(together["coef"])
     return {**together, "n_iter": n_iter + together["n_iter"]}

@@ -175,6 +175,12 @@ class KinkedObjective(Objective):
         damped: _Floats = hessian + share / limit * self._whole
         return damped
 
+    def rounded(self, coef: _Floats) -> float:
+        """Return the mean size of the terms of a row's product with coefficients, which is what it is rounded by."""
+        if self._whole is None:
+            return 0.0
+        return float(np.sqrt(np.square(coef) @ np.maximum(self._whole.diagonal(), 0)))
+
 
 @dataclass
 class Path:
@@ -186,10 +192,13 @@ class Path:
         The last point, with the iterations of all.
     found : list of (float, numpy.ndarray)
         The limits, and the points.
+    noise : float
+        How exact a gradient is, times the limit.
     """
 
     solution: Solution
     found: list[tuple[float, _Floats]]
+    noise: float = 0.0
 
     def ahead(self, limit: float) -> _Floats | None:
         """Return the point of another limit on the line through the last two, once there are two.
@@ -224,7 +233,7 @@ def followed(
 ) -> Path:  # fmt: skip
     """Minimise with smaller and smaller limits, from one to the last, or until a point is one at which it has ended.
 
-    What rows miss has a mean of about `size`, of which it is rounded.
+    What rows miss has a mean of about `size`, of which it is rounded, or of the terms of products that are larger.
     """
     rounding, zeros = float(np.finfo(objective.problem.rows.dtype).eps), np.zeros_like(start)
     point, n_iter, path = start, 0, Path({}, [])
@@ -233,10 +242,13 @@ def followed(
         point = better(objective, point, path.ahead(limit))
         rest, steepest = replace(how, max_iter=how.max_iter - n_iter), float(np.abs(objective.gradient(zeros)).max())
         enough = how.tol * (min(1.0, objective.l1) if objective.l1 else steepest)
-        enough = max(enough, _NOISE * rounding * size / limit * steepest)
+        path.noise = _NOISE * rounding * size * steepest
+        enough = max(enough, path.noise / limit)
         found = (l1.newton if objective.l1 else descended)(objective, rest, point, enough)
         point, n_iter = found["coef"], n_iter + found["n_iter"]
         path.found.append((limit, point))
+        size = max(size, objective.rounded(point))
+        last = max(last, _LEAST * rounding * size)
         over = limit <= last or ended(point)
         path.solution = {**found, "n_iter": n_iter, "converged": found["converged"] and over}
         steepest = float(np.abs(objective.slopes(point, objective.gradient(point))).max())
