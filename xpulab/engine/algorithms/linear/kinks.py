@@ -2,9 +2,9 @@
 
 The square of what is missed has second derivatives, which jump. Newton's method with a search along each step converges
 in few iterations [1]_. What is missed itself has a kink: a square takes the place of the loss up to a limit, which
-becomes smaller and smaller [2]_. The loss is then too small by half the limit at most.
-While the same rows are within the limit, the coefficients are a linear function of it. The last two therefore tell
-where to go on, and at the end, which coefficients belong to a limit of zero.
+becomes smaller and smaller [2]_. The loss is then too small by half the limit at most. While the same rows are within
+the limit, the coefficients are a linear function of it. The last two therefore tell where to go on, and at the end,
+which coefficients belong to a limit of zero.
 
 References
 ----------

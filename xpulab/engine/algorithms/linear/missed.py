@@ -11,7 +11,7 @@ from xpulab.engine.algorithms.linear.logistic import classified
 from xpulab.engine.algorithms.linear.loss_problem import Problem, parts_in_passes, problem_of
 from xpulab.engine.algorithms.linear.losses import Distances, Margins, Robust
 from xpulab.engine.algorithms.linear.solving import minimised
-from xpulab.engine.dataset import PassedRows, rows_of, weights_of, write_block
+from xpulab.engine.dataset import PassedRows, on_host, rows_of, weights_of, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.kmeans.choice import AnyRows
@@ -108,7 +108,7 @@ def _fit_huber(
     found = minimised(task, problem, 1 / problem.weight, solving, checkpoint, resume)
     point: Any = task.comm.bcast(found["coef"] if task.comm.rank == 0 else None)
     (coef, intercept), first = problem.table(point[:-1]), 0
-    targets_of_rows, outliers = problem.targets_on_host(), []
+    targets_of_rows, outliers = on_host(values, np.float64)[:, 0], []
     for part in parts_in_passes(task, source):
         for raw in project(part, coef.T, None, intercept):
             missed = np.abs(targets_of_rows[first : first + len(raw)] - raw[:, 0])
