@@ -164,6 +164,16 @@ def test_labels_on_engines_weights_of_classes_and_files(current: xpulab.XPUClust
     np.testing.assert_array_equal(plain.predict(X), ours.predict(X))
 
 
+def test_a_class_without_weight_takes_no_label_of_others(cluster: xpulab.XPUCluster) -> None:
+    """With scikit-learn 1.9, the rows of "b" are said to be of "a", and those of "c" of "b"."""
+    X = np.array([[0.0, 0], [1, 0], [10, 10], [11, 10], [0, 10], [1, 10]])
+    y = np.repeat(["a", "b", "c"], 2)
+    for loss in ("hinge", "squared_hinge"):
+        model = LinearSVC(loss=loss).fit(X, y, (y != "a").astype(float))
+        assert model.coef_.shape == (3, 2)
+        np.testing.assert_array_equal(model.predict(X[2:]), y[2:])
+
+
 def test_more_coefficients_than_second_derivatives(cluster: xpulab.XPUCluster) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 1600)), np.arange(60) % 2
