@@ -197,7 +197,7 @@ def test_refusals_come_before_anything_is_sent(current: xpulab.XPUCluster) -> No
     for model, arguments, message in refused:
         with nothing_sent(current), pytest.raises(ValueError, match=message):
             model.fit(*arguments)
-    with pytest.warns(ConvergenceWarning, match="increase the number of iterations"):
+    with pytest.warns(ConvergenceWarning, match=r"iterations; for more, type: model.set_params\(max_iter=10\)"):
         LinearSVC(max_iter=1).fit(X, y)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy.typing as npt
 from scipy.optimize import OptimizeResult
+from sklearn.exceptions import ConvergenceWarning
 
 from xpulab._sklearn import _check_optimize_result
 from xpulab.deploy.ranks import Ranks
@@ -16,7 +17,7 @@ from xpulab.estimator.callbacks import Callbacks
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.sharing.linear_models import Minimisation
 
-__all__ = ["MinimisedFit", "MinimisedInput", "tell"]
+__all__ = ["MinimisedFit", "MinimisedInput", "tell", "warn_of_iterations"]
 
 _ROOM = 8 << 20  # bytes of a fit's state; its evaluations take at most half of them
 
@@ -60,6 +61,12 @@ class MinimisedFit(ResumableFit[InputT]):
 
     def _tell(self, checked: InputT, answer: dict[str, Any]) -> None:
         tell(answer, checked.max_iter, self._more)
+
+
+def warn_of_iterations(answer: Mapping[str, Any], said: str, more: str) -> None:
+    """Warn in words, and with what to type for more iterations, if a fit has not converged."""
+    if not answer["converged"]:
+        warnings.warn(f"{said}; for more, type: model.set_params({more})", ConvergenceWarning, stacklevel=5)
 
 
 def tell(solution: Mapping[str, Any], max_iter: int, more: str | None) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from xpulab._sklearn import _get_liblinear_solver_type, _validate_dual_parameter
-from xpulab.linear_model._minimised import InputT, MinimisedFit
+from xpulab.linear_model._minimised import InputT, MinimisedFit, warn_of_iterations
 from xpulab.sharing.linear_models import Minimisation
 
 __all__ = ["SupportVectors"]
@@ -52,6 +50,5 @@ class SupportVectors(MinimisedFit[InputT]):
 
     def _tell(self, checked: InputT, answer: Mapping[str, Any]) -> None:
         print(answer["said"], end="")
-        if not answer["converged"]:
-            message = "Liblinear failed to converge, increase the number of iterations."
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        said = "Liblinear failed to converge, increase the number of iterations"  # scikit-learn's words
+        warn_of_iterations(answer, said, f"max_iter={10 * max(checked.max_iter, 1)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
-from sklearn.exceptions import ConvergenceWarning
 
 from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
@@ -18,7 +16,7 @@ from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.rows import require_weight
 from xpulab.estimator.sending import Result
-from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
+from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput, warn_of_iterations
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.sharing.linear_models import Minimisation
 
@@ -37,7 +35,7 @@ class HuberRegressor(MinimisedFit[_Input], LinearProxy, sklearn.linear_model.Hub
 
     Parameters, attributes and results are those of `sklearn.linear_model.HuberRegressor`, for any number of engines.
     The engines compute the loss and its derivatives in passes over the rows; one of them runs Newton's method, for the
-    coefficients and the scale together, which needs fewer passes than L-BFGS, and ends nearer to the minimum.
+    coefficients and the scale together, which ends nearer to the minimum than L-BFGS.
 
     Parameters
     ----------
@@ -195,9 +193,5 @@ class HuberRegressor(MinimisedFit[_Input], LinearProxy, sklearn.linear_model.Hub
         self.n_iter_ = int(n_iter)
 
     def _tell(self, checked: _Input, answer: Mapping[str, Any]) -> None:
-        if not answer["converged"]:
-            message = (
-                f"HuberRegressor has not converged in {checked.max_iter} iterations; for more, type: "
-                f"model.set_params(max_iter={10 * max(checked.max_iter, 1)})"
-            )
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        said = f"HuberRegressor has not converged in {checked.max_iter} iterations"
+        warn_of_iterations(answer, said, f"max_iter={10 * max(checked.max_iter, 1)}")

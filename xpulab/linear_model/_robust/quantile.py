@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -11,14 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import sklearn.linear_model
-from sklearn.exceptions import ConvergenceWarning
 
 from xpulab._sklearn import _fit_context
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.estimator.rows import require_weight
-from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput
+from xpulab.linear_model._minimised import MinimisedFit, MinimisedInput, warn_of_iterations
 from xpulab.linear_model._proxy import LinearProxy
 from xpulab.sharing.linear_models import DistanceLoss, Minimisation
 
@@ -189,9 +187,5 @@ class QuantileRegressor(MinimisedFit[_Input], LinearProxy, sklearn.linear_model.
         self.n_iter_ = int(n_iter)
 
     def _tell(self, checked: _Input, answer: Mapping[str, Any]) -> None:
-        if not answer["converged"]:
-            message = (
-                f"QuantileRegressor has not converged in {checked.max_iter} iterations; for more, type: "
-                f"model.set_params(solver_options={{'maxiter': {10 * checked.max_iter}}})"
-            )
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        said = f"QuantileRegressor has not converged in {checked.max_iter} iterations"
+        warn_of_iterations(answer, said, f"solver_options={{'maxiter': {10 * checked.max_iter}}}")

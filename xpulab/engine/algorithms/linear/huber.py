@@ -112,8 +112,7 @@ class ScaledObjective(kinks.KinkedObjective):
     def too_small(self, coef: np.ndarray) -> bool:
         """Return whether the objective would be less with a larger scale than that of the limit, beyond rounding."""
         slope = self.slope(coef, self.scale)
-        rounding = float(np.finfo(self.problem.rows.dtype).eps) * max(1.0, self._near[-1] / self.scale)
-        return bool(slope < -_ROUGH * rounding)
+        return bool(slope < -_ROUGH * self.rounding * max(1.0, self._near[-1] / self.scale))
 
     def spread(self, coef: np.ndarray) -> float:
         """Return the root of the mean of the squared residuals, or 1 if a scale cannot be so small or so large."""
@@ -135,7 +134,7 @@ def scaled(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     """
     assert isinstance(objective, ScaledObjective)
     epsilon, scale = objective.epsilon, float(start[-1]) or _WIDE * objective.spread(start[:-1])
-    last = epsilon * max(_LEAST, _SMALL * float(np.finfo(objective.problem.rows.dtype).eps) * scale)
+    last = epsilon * max(_LEAST, _SMALL * objective.rounding * scale)
     path = kinks.followed(objective, how, start[:-1], epsilon * scale, last, scale, objective.too_small)
     found, n_iter = path.solution, path.solution["n_iter"]
     if not objective.too_small(found["coef"]) and found["converged"]:

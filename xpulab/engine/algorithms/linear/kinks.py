@@ -62,7 +62,7 @@ def descended(objective: Objective, how: Minimisation, start: _Floats, enough: f
     """Minimise until no component of the gradient is larger than `enough`."""
     if len(start) > _MOST:
         return _by_gradients(objective, how, start, enough)
-    point, iteration, rounding = start.copy(), 0, float(np.finfo(objective.problem.rows.dtype).eps)
+    point, iteration = start.copy(), 0
     objective.damping = 0.0 if objective.strength else 1.0
     while True:
         loss, gradient = objective.loss_gradient(point)
@@ -71,8 +71,8 @@ def descended(objective: Objective, how: Minimisation, start: _Floats, enough: f
         if converged or iteration == how.max_iter or not np.isfinite(loss):
             break
         hessian, _ = objective.hessian(point)
-        n = len(point)
-        hessian[np.arange(n), np.arange(n)] += 4 * rounding * max(hessian.diagonal().max(), np.finfo(float).tiny)
+        largest = max(hessian.diagonal().max(), np.finfo(float).tiny)
+        hessian[np.diag_indices(len(point))] += 4 * objective.rounding * largest
         step = -_solved(hessian, gradient)
         share = _share(objective, point, step, loss, gradient)
         if not share and objective.damping >= 1:
@@ -94,7 +94,7 @@ def _share(objective: Objective, point: _Floats, step: _Floats, loss: float, gra
     """Return which share of a step decreases the loss enough, or 0 if what is left to gain is rounding."""
     promised, share = float(gradient @ step), objective.longest(point, step)
     least = share * _SHORTEST
-    if -promised <= _ROUNDING * float(np.finfo(objective.problem.rows.dtype).eps) * abs(loss):
+    if -promised <= _ROUNDING * objective.rounding * abs(loss):
         return share * float(np.abs(objective.gradient(point + share * step)).max() < np.abs(gradient).max())
     while share >= least:
         value, gradient = objective.loss_gradient(point + share * step)
@@ -214,7 +214,7 @@ class Path:
 def kinked(objective: Objective, how: Minimisation, start: _Floats) -> Solution:
     """Minimise what is missed itself, with smaller and smaller limits."""
     assert isinstance(objective, KinkedObjective)
-    rounding, zeros = float(np.finfo(objective.problem.rows.dtype).eps), np.zeros_like(start)
+    rounding, zeros = objective.rounding, np.zeros_like(start)
     objective.smooth(KINKED, 0)
     size = max(objective.loss(zeros), float(np.finfo(float).tiny))
     limit = size
@@ -235,7 +235,7 @@ def followed(
 
     What rows miss has a mean of about `size`, of which it is rounded, or of the terms of products that are larger.
     """
-    rounding, zeros = float(np.finfo(objective.problem.rows.dtype).eps), np.zeros_like(start)
+    rounding, zeros = objective.rounding, np.zeros_like(start)
     point, n_iter, path = start, 0, Path({}, [])
     while True:
         objective.smooth(limit, n_iter)

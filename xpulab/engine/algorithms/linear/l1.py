@@ -97,7 +97,7 @@ def _step(objective: Objective, point: _Floats, steepest: float, model: _Model) 
     norm, value = objective.norm, objective.loss(point)
     step = model.minimum(steepest) - point
     promised = model.gradient @ step + norm(point + step) - norm(point)
-    if -promised <= 16 * float(np.finfo(objective.problem.rows.dtype).eps) * abs(value):
+    if -promised <= 16 * objective.rounding * abs(value):
         there = point + step
         slopes = objective.slopes(there, objective.gradient(there))
         return (there if np.abs(slopes).max() < steepest else None), True
@@ -134,7 +134,7 @@ class _Model:
         """Return about where the model is smallest."""
         point, n = self.point[self.places], len(self.places) - self.objective.n_intercepts
         # Rounding may have the model bend down. A little more curvature changes the way, and not where it ends.
-        least = 16 * float(np.finfo(self.objective.problem.rows.dtype).eps)
+        least = 16 * self.objective.rounding
         hessian = self.hessian.copy()
         largest = hessian.diagonal().max()
         hessian[np.diag_indices(len(hessian))] += self.damping * largest

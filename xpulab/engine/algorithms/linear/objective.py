@@ -81,6 +81,11 @@ class Objective:
         """Change what the `changed` of a loss takes."""
         self._changed = (np.array(settings),)
 
+    @property
+    def rounding(self) -> float:
+        """Of the dtype of the rows: by what share a number is rounded."""
+        return float(np.finfo(self.problem.rows.dtype).eps)
+
     def ask(self, what: str, *points: np.ndarray) -> np.ndarray:
         """Return an answer of the ranks, or the recorded answer in the state of a resumed fit."""
         answer, points = None, points + self._changed
