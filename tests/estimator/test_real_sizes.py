@@ -40,6 +40,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "Lasso": {"alpha": 0.1},
     "LassoCV": {"alphas": [0.3, 0.1], "cv": 3},
     "HuberRegressor": {"max_iter": 2},
+    "LinearSVC": {"max_iter": 2},
+    "LinearSVR": {"max_iter": 2},
     "LogisticRegression": {"max_iter": 2},
     "LogisticRegressionCV": {"max_iter": 2, "Cs": 2, "cv": 2},
     "MiniBatchKMeans": {"n_clusters": CLUSTERS, "init": X[:CLUSTERS], "max_iter": 1, "compute_labels": False},
