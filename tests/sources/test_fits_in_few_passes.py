@@ -91,6 +91,9 @@ FITS: dict[str, tuple[Any, dict[str, Any], bool, int]] = {
         RidgeClassifierCV([0.1, 10.0], class_weight="balanced"), {"y": LABELS, "sample_weight": WEIGHTS}, False, 2,
     ),
     "LinearDiscriminantAnalysis": (LinearDiscriminantAnalysis("lsqr"), {"y": LABELS}, False, 1),
+    "LinearDiscriminantAnalysis, shrunk": (
+        LinearDiscriminantAnalysis("eigen", shrinkage="auto"), {"y": LABELS}, False, 2,
+    ),
     "QuadraticDiscriminantAnalysis": (QuadraticDiscriminantAnalysis(reg_param=0.1), {"y": LABELS}, False, 1),
     "LassoCV": (LassoCV(cv=3, alphas=[0.1, 1.0]), {"y": Y}, False, 2),
     "IncrementalLinearRegression": (IncrementalLinearRegression(), {"y": Y}, False, 1),

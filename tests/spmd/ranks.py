@@ -231,6 +231,9 @@ def least_squares_of_classes() -> None:
     alike(ours.coef_, theirs.coef_, 1e-4, 1e-6)
     np.testing.assert_array_equal(ours.predict(rows[MINE]), theirs.predict(rows)[MINE])
     alike(ours.score(rows[MINE], labels[MINE]), theirs.score(rows, labels))
+    shrunk = {"solver": "lsqr", "shrinkage": "auto"}
+    ours = discriminant_analysis.LinearDiscriminantAnalysis(**shrunk).fit(rows[MINE], labels[MINE])
+    alike(ours.coef_, sklearn.discriminant_analysis.LinearDiscriminantAnalysis(**shrunk).fit(rows, labels).coef_, 1e-4)
     axes = discriminant_analysis.LinearDiscriminantAnalysis().fit(rows[MINE], labels[MINE])
     plain = sklearn.discriminant_analysis.LinearDiscriminantAnalysis().fit(rows, labels)
     alike(axes.predict_proba(rows[MINE]), plain.predict_proba(rows)[MINE], 1e-4, 1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,25 @@ from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
-from xpulab.discriminant_analysis._covariances import require_computed, shrunk
+from xpulab.discriminant_analysis._covariances import covariance_of, require_computed, shrunk
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.estimator.results_in_files import in_file
 from xpulab.linear_model._classifiers.linear import ProbableClassifier
-from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses
+from xpulab.sharing.linear_models import OfClasses, Scatter, ScatterOfClasses, ScattersOfClasses
 
 __all__ = ["LinearDiscriminantAnalysis"]
 
 _SMALL_TOL = 1e-6  # of singular values, which those of products of columns do not reach
 _Floats = npt.NDArray[np.float64]
+
+
+class _Covariances(NamedTuple):
+    """Means of the classes, the covariance within them, and that of all rows, which "lsqr" does not need."""
+
+    means: _Floats
+    within: _Floats
+    total: _Floats | None
 
 
 class LinearDiscriminantAnalysis(
@@ -37,16 +45,16 @@ class LinearDiscriminantAnalysis(
 
     Parameters, attributes and results are those of `sklearn.discriminant_analysis.LinearDiscriminantAnalysis`, for any
     number of engines; the signs of axes may be others. A fit needs one pass over the rows, for the products of columns
-    and classes; with `priors` and a covariance, one more. Of more columns than rows, and for a small `tol`, a QR
-    factorization of the rows takes the place of the products.
+    and classes; with `priors` and a covariance, or ``shrinkage="auto"``, one more. Of more columns than rows, and for a
+    small `tol`, a QR factorization of the rows takes the place of the products.
 
     Parameters
     ----------
     solver : {"svd", "lsqr", "eigen"}, default="svd"
         As in scikit-learn: "lsqr" has no `transform`, and "svd" no shrinkage.
-    shrinkage : float or None, default=None
-        Share of the scaled identity in the covariance, with "lsqr" and "eigen". "auto" raises an error:
-        scikit-learn's own estimator computes it.
+    shrinkage : float, "auto" or None, default=None
+        Share of the scaled identity in the covariance, with "lsqr" and "eigen". With "auto", it is computed from the
+        rows of each class, by the formula of Ledoit and Wolf for standardized columns.
     priors : array-like of shape (n_classes,), optional
         Probabilities of the classes; by default their shares of the rows.
     n_components : int, optional
@@ -128,8 +136,8 @@ class LinearDiscriminantAnalysis(
         NoClusterError
             If no cluster is running.
         ValueError, TypeError, NotImplementedError
-            For input and parameters that scikit-learn rejects, for ``shrinkage="auto"`` and a `covariance_estimator`,
-            and for sparse matrices. No rows have been sent.
+            For input and parameters that scikit-learn rejects, for a `covariance_estimator`, and for sparse matrices.
+            No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -153,15 +161,8 @@ class LinearDiscriminantAnalysis(
                 f"n_components={self.n_components} was given; expected at most {most}"
             )
         with self._fitting(rows, None):
-            by_priors = priors.astype(np.float64) * n_samples / labels.totals
-            evenly = bool(np.allclose(by_priors, 1.0))
-            plain = weighted = None
-            if self.solver != "lsqr" or evenly:
-                plain = self._scatter(cluster, rows, labels, None)
-            if self.solver != "svd" or self.store_covariance:
-                weighted = plain if evenly else self._scatter(cluster, rows, labels, by_priors)
             most = most if self.n_components is None else self.n_components
-            made = self._solved(plain, weighted, priors, n_samples, most)
+            made = self._solved(*self._asked(cluster, rows, labels, priors), priors, n_samples, most)
             self.classes_, self.priors_ = labels.classes, priors
             self._max_components = self._n_features_out = most
             self._set(made, rows.dtype)
@@ -183,6 +184,37 @@ class LinearDiscriminantAnalysis(
             priors = priors / priors.sum()
         return priors
 
+    def _asked(
+        self, cluster: Ranks, rows: Any, labels: Labels, priors: npt.NDArray[Any]
+    ) -> tuple[Scatter | None, _Covariances | None]:
+        """Ask for what the solver needs: the scatter of the rows for "svd", and covariances, where it has any."""
+        if self.shrinkage == "auto":
+            return None, self._shrunk_by_rows(cluster, rows, labels, priors)
+        by_priors = priors.astype(np.float64) * rows.shape[0] / labels.totals
+        evenly = bool(np.allclose(by_priors, 1.0))
+        plain = self._scatter(cluster, rows, labels, None) if self.solver != "lsqr" or evenly else None
+        if self.solver == "svd" and not self.store_covariance:
+            return plain, None
+        weighted = self._scatter(cluster, rows, labels, by_priors) if plain is None or not evenly else plain
+        within = shrunk(_product(weighted.within, weighted.roots) / weighted.weight, self.shrinkage)
+        total = None
+        if plain is not None and self.solver == "eigen":
+            total = shrunk(_product(plain.total, plain.roots) / plain.weight, self.shrinkage)
+        return plain, _Covariances(weighted.means, within, total)
+
+    def _shrunk_by_rows(self, cluster: Ranks, rows: Any, labels: Labels, priors: npt.NDArray[Any]) -> _Covariances:
+        """Return covariances of which each, those of the classes and that of all rows, has a share of its own."""
+        n_classes, whole = len(labels.classes), self.solver == "eigen"
+        found: ScattersOfClasses = self._ask(
+            cluster, "fit", "discriminant.each", rows, y=labels.targets, known=labels.known, n_classes=n_classes,
+            lengths=True, whole=whole,
+        ).results[0]  # fmt: skip
+        each = found["scatters"]
+        within = np.tensordot(
+            priors.astype(np.float64), [covariance_of(each, k, "auto") for k in range(n_classes)], axes=1
+        )
+        return _Covariances(each.means[:n_classes], within, covariance_of(each, n_classes, "auto") if whole else None)
+
     def _scatter(self, cluster: Ranks, rows: Any, labels: Labels, by_class: _Floats | None) -> Scatter:
         """Return the scatter of the rows, with a weight for the rows of each class."""
         found: ScatterOfClasses = self._ask(
@@ -197,17 +229,21 @@ class LinearDiscriminantAnalysis(
         return found["scatter"]
 
     def _solved(
-        self, plain: Scatter | None, weighted: Scatter | None, priors: npt.NDArray[Any], n_samples: int, most: int
+        self,
+        scatter: Scatter | None,
+        covariances: _Covariances | None,
+        priors: npt.NDArray[Any],
+        n_samples: int,
+        most: int,
     ) -> dict[str, _Floats]:
         """Return the fitted attributes as scikit-learn computes them, in float64, of at most so many components."""
-        scatter = weighted if plain is None else plain
-        assert scatter is not None
-        means, priors = scatter.means, priors.astype(np.float64)
-        made = {"means_": means}
-        if weighted is not None:
-            within = shrunk(_product(weighted.within, weighted.roots) / weighted.weight, self.shrinkage)
+        made, priors = {}, priors.astype(np.float64)
+        if covariances is not None:
+            means, within, total = covariances
             made["covariance_"] = within
         if self.solver == "svd":
+            assert scatter is not None
+            means = scatter.means
             middle = made["xbar_"] = priors @ means
             axes, ratios = self._axes_of_svd(scatter, means - middle, priors, n_samples)
             made["scalings_"], made["explained_variance_ratio_"] = axes, ratios[:most]
@@ -218,12 +254,13 @@ class LinearDiscriminantAnalysis(
             coef = scipy.linalg.lstsq(within, means.T)[0].T
             intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
         else:
-            between = shrunk(_product(scatter.total, scatter.roots) / scatter.weight, self.shrinkage) - within
-            values, axes = scipy.linalg.eigh(between, within)
+            assert total is not None
+            values, axes = scipy.linalg.eigh(total - within, within)
             values, axes = values[::-1], axes[:, ::-1]
             made["scalings_"], made["explained_variance_ratio_"] = axes, (values / values.sum())[:most]
             coef = means @ axes @ axes.T
             intercept = np.log(priors) - 0.5 * (means * coef).sum(axis=1)
+        made["means_"] = means
         if len(means) == 2:  # one function says which of two classes
             coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
         return made | {"coef_": coef, "intercept_": intercept}

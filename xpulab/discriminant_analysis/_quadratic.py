@@ -17,7 +17,7 @@ from xpulab._sklearn import _fit_context, quadratic_rules
 from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.deploy.current import current_ranks
-from xpulab.discriminant_analysis._covariances import require_computed, shrunk
+from xpulab.discriminant_analysis._covariances import covariance_of, require_computed
 from xpulab.estimator.labels import Labels, checked_labels
 from xpulab.estimator.results_in_files import in_file
 from xpulab.estimator.sending import Result
@@ -42,15 +42,16 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
 
     Parameters, attributes and results are those of `sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis`, for
     any number of engines; the signs of axes may be others. A fit needs one pass over the rows, for the products of the
-    columns in each class. The signature is that of the installed version of scikit-learn.
+    columns in each class, and one more with ``shrinkage="auto"``. The signature is that of the installed version of
+    scikit-learn.
 
     Parameters
     ----------
     solver : {"svd", "eigen"}, default="svd"
         Both compute the eigenvalues of the covariances; "eigen" takes a `shrinkage`, and "svd" a `reg_param`.
-    shrinkage : float or None, default=None
-        Share of the scaled identity in the covariances, with "eigen". "auto" raises an error: scikit-learn's own
-        estimator computes it.
+    shrinkage : float, "auto" or None, default=None
+        Share of the scaled identity in the covariances, with "eigen". With "auto", it is computed from the rows of each
+        class, by the formula of Ledoit and Wolf for standardized columns.
     priors : array-like of shape (n_classes,), optional
         Probabilities of the classes; by default their shares of the rows.
     reg_param : float, default=0.0
@@ -129,8 +130,8 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
         NoClusterError
             If no cluster is running.
         ValueError, TypeError, NotImplementedError
-            For input and parameters that scikit-learn rejects, for ``shrinkage="auto"`` and a `covariance_estimator`,
-            and for sparse matrices. No rows have been sent.
+            For input and parameters that scikit-learn rejects, for a `covariance_estimator`, and for sparse matrices.
+            No rows have been sent.
         numpy.linalg.LinAlgError
             If a covariance has not the full rank, as in scikit-learn since 1.8; before, it warns.
         HandleError
@@ -159,7 +160,7 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
         with self._fitting(rows, None):
             found: ScattersOfClasses = self._ask(
                 cluster, "fit", "discriminant.each", rows, y=labels.targets, known=labels.known,
-                n_classes=len(labels.classes),
+                n_classes=len(labels.classes), lengths=getattr(self, "shrinkage", None) == "auto", whole=False,
             ).results[0]  # fmt: skip
             axes = self._axes_of(labels.classes, found["scatters"], solver, rows.dtype)
             self.classes_, self.priors_ = labels.classes, priors
@@ -175,8 +176,12 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
             by_samples, raises = quadratic_rules(self.sklearn_class())
         n, kind, made = scatters.means.shape[1], dtype if solver == "svd" else np.float64, _Axes([], [], [])
         for number, count in enumerate(scatters.counts.astype(int)):
-            covariance = scatters.within[number] / (count if by_samples or solver == "eigen" else count - 1)
-            values, axes, kept = self._decomposed(covariance, solver, min(count, n))
+            if solver == "eigen":
+                kept = covariance_of(scatters, number, self.shrinkage)
+                values, axes = (each[..., ::-1] for each in np.linalg.eigh(kept))
+            else:
+                covariance = scatters.within[number] / (count if by_samples else count - 1)
+                values, axes, kept = self._regularized(covariance, min(count, n))
             if (values > self.tol).sum() < n:  # before 1.8, scikit-learn names the number of the class
                 self._tell_of_rank(classes[number] if raises else number, count, n, solver, raises)
             made.scalings.append(values.astype(kind))
@@ -184,12 +189,8 @@ class QuadraticDiscriminantAnalysis(PredictingClasses, sklearn.discriminant_anal
             made.covariances.append(kept.astype(kind))
         return made
 
-    def _decomposed(self, covariance: _Floats, solver: str, most: int) -> tuple[_Floats, _Floats, _Floats]:
-        """Return the variances along the axes of a class, the axes, and the covariance."""
-        if solver == "eigen":
-            covariance = shrunk(covariance, self.shrinkage)
-            values, axes = np.linalg.eigh(covariance)
-            return values[::-1], axes[:, ::-1], covariance
+    def _regularized(self, covariance: _Floats, most: int) -> tuple[_Floats, _Floats, _Floats]:
+        """Return the variances along the axes of a class, the axes, and the covariance, with `reg_param`."""
         values, axes = np.linalg.eigh(covariance)
         values, axes = np.maximum(values[::-1], 0.0)[:most], axes[:, ::-1][:, :most]
         values = (1 - self.reg_param) * values + self.reg_param

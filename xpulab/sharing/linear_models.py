@@ -261,6 +261,8 @@ class ScatterOfClasses(OwnRows, total=False):
 class ScatterOfEach:
     """How the rows of each class are scattered about their own mean; all arrays are float64.
 
+    The rows of all classes may be one more class, the last.
+
     Attributes
     ----------
     counts : numpy.ndarray of shape (n_classes,)
@@ -268,11 +270,17 @@ class ScatterOfEach:
     means : numpy.ndarray of shape (n_classes, n_features)
     within : numpy.ndarray of shape (n_classes, n_features, n_features)
         Sums of the products of the columns minus the means of the class.
+    scales : numpy.ndarray of shape (n_classes, n_features), optional
+        Standard deviations of the columns in each class; 1 for a column that is constant there.
+    lengths : numpy.ndarray of shape (n_classes,), optional
+        Sums of the squares of the squared lengths of the rows, minus the mean and divided by the scales of their class.
     """
 
     counts: _Floats
     means: _Floats
     within: _Floats
+    scales: _Floats | None = None
+    lengths: _Floats | None = None
 
 
 class ScattersOfClasses(OwnRows, total=False):

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from sklearn.preprocessing import StandardScaler
 
-from xpulab.engine.algorithms.linear.discriminant import scatter_of, scatter_of_each
+from xpulab.engine.algorithms.linear.discriminant import lengths_of_each, scatter_of, scatter_of_each
 from xpulab.engine.algorithms.linear.of_classes import any_data_of_classes, data_of_classes
 from xpulab.engine.dataset import Data, on_host
 from xpulab.engine.engine import Task
@@ -44,10 +45,18 @@ def test_scatter(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scatter_of_each_class(task: Task, given: Callable[..., Data], dtype: type) -> None:
     rows = (X - 1e3 * Y[:, None] + 10).astype(dtype)
-    found = scatter_of_each(task, given(rows, None, Y.astype(dtype)), Y, 3)
-    np.testing.assert_array_equal(found.counts, np.bincount(Y))
-    for k in range(3):
-        own = rows[k == Y].astype(float)
+    rows[:, 3] = 7
+    data = given(rows, None, Y.astype(dtype))
+    found = lengths_of_each(task, data, Y, 3, scatter_of_each(task, data, Y, 3, whole=True))
+    assert found.scales is not None
+    assert found.lengths is not None
+    np.testing.assert_array_equal(found.counts, [*np.bincount(Y), len(Y)])
+    for k in range(4):
+        own = rows[(k == Y) | (k == 3)].astype(float)
+        scaler = StandardScaler().fit(own)
+        np.testing.assert_allclose(found.scales[k], scaler.scale_, rtol=1e-6)
+        lengths = np.square(scaler.transform(own)).sum(axis=1)
+        np.testing.assert_allclose(found.lengths[k], np.square(lengths).sum(), rtol=1e-5)
         np.testing.assert_allclose(found.means[k], own.mean(axis=0), rtol=1e-6)
         np.testing.assert_allclose(found.within[k], np.cov(own.T) * (len(own) - 1), rtol=1e-5, atol=1e-5)
 
