@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import sklearn.ensemble
 from sent import nothing_sent
 from sklearn.base import clone
@@ -16,7 +17,12 @@ from sklearn.model_selection import train_test_split
 from strikes import die_on_rank_1, pressed_when, strike, wait_for_stop
 
 import xpulab
-from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from xpulab.exceptions import EngineLostError, HandleError
 
 pytestmark = pytest.mark.cluster
@@ -46,20 +52,26 @@ def reference(pair: xpulab.XPUCluster) -> dict[str, Any]:
     return {
         "votes": RandomForestClassifier(30, random_state=3, oob_score=True).fit(X, t > 0),
         "numbers": RandomForestRegressor(5, random_state=3, max_features=0.5).fit(X, t),
+        "drawn votes": ExtraTreesClassifier(30, random_state=3, bootstrap=True, oob_score=True).fit(X, t > 0),
+        "drawn numbers": ExtraTreesRegressor(5, random_state=3, max_features=0.5).fit(X, t),
     }
 
 
-def test_the_same_forest_on_any_number_of_engines(current: xpulab.XPUCluster, reference: dict[str, Any]) -> None:
+@pytest.mark.parametrize("splits", ["", "drawn "])
+def test_the_same_forest_on_any_number_of_engines(
+    current: xpulab.XPUCluster, reference: dict[str, Any], splits: str
+) -> None:
     X, t = table()
     counts = [600 - 5 * (current.size - 1)] + [5] * (current.size - 1)
     empty = [0] * (current.size - 1) + [600]
     for some in (X, X.astype(np.float64), current.scatter(X, counts=counts), current.scatter(X, counts=empty)):
-        votes = clone(reference["votes"]).fit(some, t > 0)
-        assert_same_trees(votes, reference["votes"])
-        np.testing.assert_allclose(votes.oob_decision_function_, reference["votes"].oob_decision_function_)
-        assert votes.oob_score_ == reference["votes"].oob_score_
-    target = current.scatter(t)
-    assert_same_trees(clone(reference["numbers"]).fit(current.scatter(X), target), reference["numbers"])
+        expected = reference[f"{splits}votes"]
+        votes = clone(expected).fit(some, t > 0)
+        assert_same_trees(votes, expected)
+        np.testing.assert_allclose(votes.oob_decision_function_, expected.oob_decision_function_)
+        assert votes.oob_score_ == expected.oob_score_
+    expected = reference[f"{splits}numbers"]
+    assert_same_trees(clone(expected).fit(current.scatter(X), current.scatter(t)), expected)
 
 
 DATA = {
@@ -71,11 +83,12 @@ DATA = {
 }
 
 
+@pytest.mark.parametrize("forest", ["RandomForest", "ExtraTrees"])
 @pytest.mark.parametrize("name", DATA)
-def test_the_scores_are_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str) -> None:
+def test_the_scores_are_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, name: str, forest: str) -> None:
     """The mean difference of the scores for the same seeds is at least minus three standard errors, or minus 0.01."""
     X, y = DATA[name]
-    kind = "RandomForestRegressor" if name in ("friedman", "diabetes") else "RandomForestClassifier"
+    kind = f"{forest}Regressor" if name in ("friedman", "diabetes") else f"{forest}Classifier"
     differences = []
     for seed in range(5):
         X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=seed)
@@ -118,6 +131,49 @@ def test_columns_of_few_values_give_scikit_learn_s_tree(
     np.testing.assert_allclose(np.sort(a.weighted_n_node_samples), np.sort(b.weighted_n_node_samples))
 
 
+@pytest.mark.parametrize("missing", [False, True], ids=["", "missing"])
+@pytest.mark.parametrize("criterion", ["gini", "squared_error"])
+def test_drawn_splits_are_as_probable_as_in_scikit_learn(
+    on_pair: xpulab.XPUCluster, criterion: str, missing: bool
+) -> None:
+    """Of columns of few values, that are not evenly spaced: the columns of the root, and how many rows are left."""
+    rng = np.random.default_rng(1)
+    X = rng.choice([0.0, 1.0, 2.0, 10.0, 11.0, 30.0], (300, 3)) * [1, -2, 0.5]
+    if missing:
+        X[rng.random(X.shape) < 0.2] = np.nan
+    y = np.nan_to_num(X[:, 0]) + np.nan_to_num(X[:, 1]) + rng.normal(size=300)
+    kind, y = ("ExtraTreesRegressor", y) if criterion == "squared_error" else ("ExtraTreesClassifier", y > -9)
+    shares, thresholds = [], []
+    for library, first in ((xpulab.ensemble, 0), (sklearn.ensemble, 10_000)):
+        forest = getattr(library, kind)(1000, max_depth=1, max_features=2, random_state=first).fit(X, y)
+        trees = [tree.tree_ for tree in forest.estimators_]
+        cuts = [(tree.feature[0], tree.n_node_samples[1]) for tree in trees]
+        shares.append({cut: cuts.count(cut) / 1000 for cut in cuts})
+        thresholds.append([tree.threshold[0] for tree in trees if tree.feature[0] == 0])
+    ours, theirs = shares
+    for cut in ours.keys() | theirs.keys():
+        p, q = ours.get(cut, 0.0), theirs.get(cut, 0.0)
+        assert abs(p - q) <= 5 * np.sqrt((p + q) / 1000), cut
+    assert len(ours) >= 12
+    # Thresholds are those that were drawn, and not edges between values.
+    assert len(np.unique(thresholds[0])) > 0.9 * len(thresholds[0]) > 90
+    assert scipy.stats.ks_2samp(*thresholds).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("n_values", [200, 20_000], ids=["a value in each bin", "several values in each bin"])
+def test_drawn_thresholds_part_the_rows_as_their_bins(on_pair: xpulab.XPUCluster, n_values: int) -> None:
+    """scikit-learn's trees send the rows to the nodes that have counted them."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, n_values, (3000, 4)).astype(np.float32)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    y = np.nan_to_num(X) @ [1.0, -1, 2, 0] / n_values
+    forest = ExtraTreesRegressor(5, random_state=0, bootstrap=False).fit(X, y)
+    for tree in forest.estimators_:
+        counts = np.asarray(tree.decision_path(X).sum(axis=0)).ravel()
+        np.testing.assert_array_equal(counts, tree.tree_.n_node_samples)
+    assert forest.score(X, y) > 0.999
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -155,7 +211,7 @@ def test_predictions_are_those_of_scikit_learn_s_trees(on_pair: xpulab.XPUCluste
     X[::7, 1] = np.nan
     y = np.stack([np.where(t > 0, "up", "down"), np.where(X[:, 3] > 1, "far", "near")], axis=1)
     votes = RandomForestClassifier(20, random_state=0).fit(X, y)
-    numbers = RandomForestRegressor(20, random_state=0).fit(X, np.stack([t, -t], axis=1))
+    numbers = ExtraTreesRegressor(20, random_state=0).fit(X, np.stack([t, -t], axis=1))
     np.save(tmp_path / "X.npy", X)
     handle = on_pair.scatter(np.nan_to_num(X))
     for Q in (X, np.load(tmp_path / "X.npy", mmap_mode="r"), handle):
@@ -248,7 +304,7 @@ def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster
     infinite = X.copy()
     infinite[3, 1] = np.inf
     cases: list[tuple[Any, Any, tuple[Any, ...], str]] = [
-        (RandomForestRegressor(criterion="absolute_error"), t, (), "histograms do not give medians"),
+        (RandomForestRegressor(criterion="absolute_error"), t, (), "sums do not give medians"),
         (RandomForestClassifier(monotonic_cst=[1, 0, 0, 0, 0, 0]), t > 0, (), "monotonic_cst was given"),
         (RandomForestClassifier(), t[:-1] > 0, (), "inconsistent numbers of samples"),
         (RandomForestClassifier(), None, (), "requires y to be passed"),
@@ -309,7 +365,9 @@ def test_predictions_of_numbers_stay_within_the_range_of_the_targets(
     assert vars(plain).keys() <= vars(clone(plain).fit(X, y)).keys()
 
 
-@pytest.mark.parametrize("kind", [RandomForestClassifier, RandomForestRegressor])
+@pytest.mark.parametrize(
+    "kind", [RandomForestClassifier, RandomForestRegressor, ExtraTreesClassifier, ExtraTreesRegressor]
+)
 @pytest.mark.parametrize("exponent", [-1000, 900])
 def test_weights_of_any_size_grow_the_same_trees(kind: Any, exponent: int, on_pair: xpulab.XPUCluster) -> None:
     rng = np.random.default_rng(0)

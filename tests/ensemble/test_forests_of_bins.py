@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from sent import nothing_sent
 
 import xpulab
-from xpulab.ensemble import RandomForestClassifier, RandomForestRegressor
+from xpulab.ensemble import ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.scanning import Scan
 
@@ -36,7 +37,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Scan:
 @pytest.mark.parametrize("n", [1, 3], ids=["1-engine", "3-engines"])
 @pytest.mark.parametrize(
     ("kind", "in_file"),
-    [(RandomForestClassifier, True), (RandomForestClassifier, False), (RandomForestRegressor, True)],
+    [
+        (RandomForestClassifier, True),
+        (RandomForestClassifier, False),
+        (RandomForestRegressor, True),
+        (ExtraTreesRegressor, True),
+    ],
 )
 def test_the_trees_are_those_of_rows_in_memory(
     clusters: Callable[[int], xpulab.XPUCluster], rows: Scan, n: int, kind: Any, in_file: bool
@@ -44,10 +50,11 @@ def test_the_trees_are_those_of_rows_in_memory(
     """Rows of this process are written to a file without a name."""
     y = Y > 0 if kind is RandomForestClassifier else Y
     cluster = clusters(n).activate()
-    same = kind(30, random_state=0, max_depth=5, oob_score=True).fit(ROWS, y)
+    made = partial(kind, 30, random_state=0, max_depth=5, oob_score=True, bootstrap=True)
+    same = made().fit(ROWS, y)
     cluster.memory = f"{int(0.4 * ROWS.nbytes)}B"
     try:
-        ours = kind(30, random_state=0, max_depth=5, oob_score=True).fit(rows if in_file else ROWS, y)
+        ours = made().fit(rows if in_file else ROWS, y)
     finally:
         cluster.memory = None
     assert f"0 % of the rows were kept on the engines (0 of {N:,})" in "\n".join(ours.report_.notes)

@@ -10,13 +10,20 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from suites import run_suite
 
 import xpulab
-from xpulab.ensemble import IsolationForest, RandomForestClassifier, RandomForestRegressor
+from xpulab.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    IsolationForest,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 
 pytestmark = pytest.mark.cluster
 
+_KINDS = ("Classifier", "Regressor")
 #: Parts of the names of tests of other estimators, and of input that raises an error.
 REFUSED = [
-    *("ExtraTrees", "RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
+    *("RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
     *("memory_layout", "criterion_object"),  # tests with CSR matrices, and with criteria that are objects
 ]
 #: Tests that take seconds, and grow other forests.
@@ -25,10 +32,11 @@ CANNOT = {
     "test_pickle": "the class that counts calls of fit cannot be pickled",
     "test_backend_respected": "the engines compute, and joblib is not asked",
     "test_warm_start_oob[RandomForestRegressor]": "the sums of the ranks and of scikit-learn agree to rounding",
+    "test_warm_start_oob[ExtraTreesRegressor]": "the sums of the ranks and of scikit-learn agree to rounding",
     "test_estimators_samples": "it grows a tree with scikit-learn again, which draws other columns for the nodes",
 }
-LEAST_CALLING = 90
-PROXIES = [f"xpulab.ensemble:{name}" for name in ("RandomForestClassifier", "RandomForestRegressor")]
+LEAST_CALLING = 150
+PROXIES = [f"xpulab.ensemble:{forest}{kind}" for forest in ("RandomForest", "ExtraTrees") for kind in _KINDS]
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
@@ -53,6 +61,8 @@ _checks = parametrize_with_checks(
     [
         RandomForestClassifier(5, random_state=0),
         RandomForestRegressor(5, random_state=0),
+        ExtraTreesClassifier(5, random_state=0),
+        ExtraTreesRegressor(5, random_state=0),
         IsolationForest(n_estimators=5),
     ],
     expected_failed_checks=lambda estimator: {

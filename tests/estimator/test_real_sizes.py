@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.decomposition
-from exported import exported, numbers_of, rows_for, targets_for
+from exported import FORESTS, exported, numbers_of, rows_for, targets_for
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils import get_tags
@@ -50,8 +50,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "QuantileTransformer": {"n_quantiles": 10},
     "Lars": {"n_nonzero_coefs": 5},
     "LassoLars": {"max_iter": 5},
-    "RandomForestClassifier": {"n_estimators": 2, "max_depth": 5},
-    "RandomForestRegressor": {"n_estimators": 1, "max_depth": 3, "max_features": 0.1},
+    **{f"{forest}Classifier": {"n_estimators": 2, "max_depth": 5} for forest in FORESTS},
+    **{f"{forest}Regressor": {"n_estimators": 1, "max_depth": 3, "max_features": 0.1} for forest in FORESTS},
     "TruncatedSVD": {"n_components": 50},
 }
 if "solver" in inspect.signature(QuadraticDiscriminantAnalysis).parameters:  # since scikit-learn 1.8

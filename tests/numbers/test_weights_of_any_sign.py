@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.metrics
-from exported import exported, numbers_of, outcome, rows_for, targets_for, theirs_of, with_known
+from exported import FORESTS, exported, numbers_of, outcome, rows_for, targets_for, theirs_of, with_known
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ WEIGHTS: dict[str, Any] = {
 #: Where scikit-learn computes nothing that means something: such weights are refused in words.
 REFUSED = {
     **{name: {"all negative"} for name in ("KMeans", "BisectingKMeans", "MiniBatchKMeans")},
-    **{f"RandomForest{kind}": {"all negative"} for kind in ("Classifier", "Regressor")},
+    **{f"{forest}{kind}": {"all negative"} for forest in FORESTS for kind in ("Classifier", "Regressor")},
     **{name: {"some negative", "a class of negative"} for name in ("Lasso", "ElasticNet")},
     # As any negative weights.
     **{f"Ridge{kind}": {"a sum of zero"} for kind in ("", "CV", "Classifier", "ClassifierCV")},
@@ -113,9 +113,7 @@ def test_a_fit_with_weights_of_any_sign_has_the_numbers_or_the_error_of_scikit_l
             assert isinstance(found, ValueError), which
             continue
         expected = outcome(theirs.fit, rows, *targets(kind), sample_weight=weights)
-        if require_alike(found, expected, which) and not (
-            name.startswith("RandomForest") or which in UNBOUNDED.get(name, ())
-        ):
+        if require_alike(found, expected, which) and not (name.startswith(FORESTS) or which in UNBOUNDED.get(name, ())):
             of_theirs = numbers_of(theirs)
             for attribute, value in numbers_of(ours).items():
                 if attribute in of_theirs and attribute != "dual_gap_":

@@ -373,6 +373,8 @@ def forests() -> None:
     labels = np.array(["a", "b", "c", "d"])[LABELS]
     votes = ensemble.RandomForestClassifier(30, random_state=0, oob_score=True)
     votes.fit(X[MINE], labels[MINE], sample_weight=WEIGHTS[MINE])
+    drawn = ensemble.ExtraTreesRegressor(30, random_state=0).fit(X[MINE], Y[MINE])
+    alike(drawn.predict(X[MINE]), drawn.to_sklearn().predict(X)[MINE])
     numbers = ensemble.RandomForestRegressor(5, random_state=0).fit(X[MINE], Y[MINE])
     assert len({tuple(each) for each in MPI.COMM_WORLD.allgather([t.tree_.node_count for t in votes.estimators_])}) == 1
     np.testing.assert_array_equal(votes.predict(X[MINE]), votes.to_sklearn().predict(X)[MINE])

@@ -15,12 +15,24 @@ import xpulab
 from xpulab.estimator.proxy import Proxy
 from xpulab.preprocessing import TargetEncoder
 
-__all__ = ["FEW_TREES", "exported", "numbers_of", "outcome", "rows_for", "targets_for", "theirs_of", "with_known"]
+__all__ = [
+    "FEW_TREES",
+    "FORESTS",
+    "exported",
+    "numbers_of",
+    "outcome",
+    "rows_for",
+    "targets_for",
+    "theirs_of",
+    "with_known",
+]
 
+#: Beginnings of the names of the forests whose trees are not those of scikit-learn.
+FORESTS = ("RandomForest", "ExtraTrees")
 #: Parameters of the classes whose many trees take most of the time of a fit.
 FEW_TREES = {
     **{f"HistGradientBoosting{kind}": {"max_iter": 8} for kind in ("Classifier", "Regressor")},
-    **{f"RandomForest{kind}": {"n_estimators": 3} for kind in ("Classifier", "Regressor")},
+    **{f"{forest}{kind}": {"n_estimators": 3} for forest in FORESTS for kind in ("Classifier", "Regressor")},
 }
 
 

@@ -1,4 +1,4 @@
-"""The code that both forests share: the engines grow the trees, which become scikit-learn's trees, and predict."""
+"""The code that all forests share: the engines grow the trees, which become scikit-learn's trees, and predict."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class ForestProxy(ScoredHere, TreesProxy):
     """Base class of forests. Among the bases, it comes before scikit-learn's class."""
 
     _rules: ClassVar[Any] = {"dtype": np.float32, "ensure_all_finite": "allow-nan"}
+    #: Whether the best of all splits of a column is taken, or one that is drawn.
+    _splitter: ClassVar[str] = "best"
     #: In the hosts' memory: two copies of the rows in float32, the bin of each value, and the state of a growing tree.
     _work_memory: ClassVar[tuple[float, float]] = (96.0, 0.25)
 
@@ -186,7 +188,7 @@ class ForestProxy(ScoredHere, TreesProxy):
         if self.criterion == "absolute_error":
             raise ValueError(
                 "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
-                "because histograms do not give medians; use scikit-learn's RandomForestRegressor"
+                f"because sums do not give medians; use scikit-learn's {type(self).__name__}"
             )
         if self.monotonic_cst is not None:
             raise ValueError(
@@ -223,6 +225,7 @@ class ForestProxy(ScoredHere, TreesProxy):
             features = self.max_features if whole else max(1, int(self.max_features * d))
         return {
             "criterion": self.criterion,
+            "splitter": self._splitter,
             "max_features": int(features),
             "min_samples_split": max(int(split), 2 * int(leaf)),
             "min_samples_leaf": int(leaf),
@@ -375,7 +378,8 @@ class ForestProxy(ScoredHere, TreesProxy):
 
         Returns
         -------
-        sklearn.ensemble.RandomForestClassifier or sklearn.ensemble.RandomForestRegressor
+        RandomForestClassifier, RandomForestRegressor, ExtraTreesClassifier or ExtraTreesRegressor
+            Of `sklearn.ensemble`.
 
         Raises
         ------

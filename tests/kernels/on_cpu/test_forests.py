@@ -15,12 +15,17 @@ def test_each_value_is_between_its_edges(values):
     rng = np.random.default_rng(values)
     column = rng.permutation(np.repeat(np.arange(values), 3)).astype(np.float32)
     column[rng.random(len(column)) < 0.1] = np.nan
-    edges = Edges.of_column(column.copy())
+    limits = Edges.of_column(column.copy())
+    edges = Edges.between([limits]).values
     present = np.unique(column[~np.isnan(column)])
     if len(present) <= 255:
         np.testing.assert_array_equal(edges, (present[1:] + present[:-1]) / 2)
+        np.testing.assert_array_equal(limits, np.stack([present, present], axis=1))
+    bin_of = np.searchsorted(edges, present)
+    for number, (least, largest) in enumerate(limits):
+        assert (least, largest) == (present[bin_of == number].min(), present[bin_of == number].max())
     assert len(edges) <= 254
-    two = Edges.between([edges, np.empty(0)])
+    two = Edges.between([limits, np.zeros((1, 2))])
     bins = two.bins(np.stack([column, column], axis=1))
     missing = np.isnan(column)
     np.testing.assert_array_equal(bins[~missing, 0], np.searchsorted(edges, column[~missing]))
@@ -30,7 +35,7 @@ def test_each_value_is_between_its_edges(values):
 
 def test_more_values_than_bins_have_about_as_many_rows_each():
     column = np.random.default_rng(0).exponential(size=100_000).astype(np.float32)
-    edges = Edges.of_column(column.copy())
+    edges = Edges.between([Edges.of_column(column.copy())]).values
     counts = np.bincount(np.searchsorted(edges, column))
     assert len(counts) == 255
     assert counts.max() < 2 * counts.mean()
@@ -38,7 +43,7 @@ def test_more_values_than_bins_have_about_as_many_rows_each():
 
 def test_infinity_is_beyond_all_edges():
     column = np.array([-np.inf, -1, 1, np.inf], np.float32)
-    edges = Edges.of_column(column.copy())
+    edges = Edges.between([Edges.of_column(column.copy())]).values
     np.testing.assert_array_equal(np.searchsorted(edges, column), [0, 1, 2, 3])
 
 
@@ -69,8 +74,9 @@ def grown(X, y, weights, seed=0, classes=2, **rules):
     edges = Edges.between([Edges.of_column(column.copy()) for column in X.T])
     bins = edges.bins(X)
     given = {
-        "criterion": "gini", "max_features": X.shape[1], "min_samples_split": 2, "min_samples_leaf": 1,
-        "min_weight_fraction_leaf": 0.0, "max_depth": 99, "min_impurity_decrease": 0.0, "max_leaf_nodes": -1,
+        "criterion": "gini", "splitter": "best", "max_features": X.shape[1], "min_samples_split": 2,
+        "min_samples_leaf": 1, "min_weight_fraction_leaf": 0.0, "max_depth": 99, "min_impurity_decrease": 0.0,
+        "max_leaf_nodes": -1,
     }  # fmt: skip
     workspace = Workspace(*X.shape, (classes,))
     y = np.asarray(y, np.float64).reshape(-1, 1)
@@ -136,6 +142,47 @@ def test_each_split_is_the_best_of_all(criterion, d):
     assert min(sizes) < 10
     assert max(sizes) > 200
     assert len(sizes) > 40
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error"])
+def test_drawn_splits_part_the_rows_and_the_sums(criterion, outputs):
+    """Of few and of many values, missing ones, weights, and a constant column, which is never split."""
+    rng = np.random.default_rng(outputs)
+    X = rng.normal(size=(400, 4)).astype(np.float32)
+    X[:, 0] = X[:, 0].round(1)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    X[:, 1] = 2
+    weights = rng.integers(0, 4, 400).astype(np.float64)
+    y = np.nan_to_num(X[:, [0, 2][:outputs]]) + rng.normal(size=(400, outputs))
+    y = y if criterion == "squared_error" else (y * 1.5).round() % 3
+    limits_of = [Edges.of_column(column.copy()) for column in X.T]
+    edges = Edges.between(limits_of)
+    bins, classes = edges.bins(X), (0 if criterion == "squared_error" else 3,) * outputs
+    rules = Rules(criterion, "random", 2, 2, 1, 0.0, 99, 0.0, -1)
+    tree = grow_tree(bins, weights, edges, y, rules, 123_456_789, Workspace(*X.shape, classes))
+    there = {0: np.flatnonzero(weights)}
+    features = set()
+    for number, node in enumerate(tree.nodes):
+        rows = there[number]
+        assert node["n_node_samples"] == len(rows) >= 1
+        w = weights[rows]
+        assert node["weighted_n_node_samples"] == w.sum()
+        for o in range(outputs):
+            some = y[rows, o]
+            expected = np.bincount(some.astype(int), w, 3) / w.sum() if classes[0] else np.average(some, weights=w)
+            np.testing.assert_allclose(tree.values[number, o], expected, atol=1e-12)
+        if node["left_child"] < 0:
+            continue
+        feature = int(node["feature"])
+        features.add(feature)
+        x = X[rows, feature]
+        own = limits_of[feature][bins[rows, feature][~np.isnan(x)]]
+        assert own.min() <= node["threshold"] <= own.max()
+        left = np.where(np.isnan(x), node["missing_go_to_left"] == 1, x <= node["threshold"])
+        there[int(node["left_child"])], there[int(node["right_child"])] = rows[left], rows[~left]
+    assert features == {0, 2, 3}
+    assert len(tree.nodes) > 40
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 7])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpulab.kernels.on_cpu.drawn_split_functions import draw_split
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
 from xpulab.kernels.on_cpu.split_functions import (
     EPSILON,
@@ -24,6 +25,7 @@ from xpulab.kernels.on_cpu.split_functions import (
     SPLIT_FEATURE,
     SPLIT_MISSING,
     SPLIT_NEXT,
+    SPLIT_THRESHOLD,
     WHOLE,
     WORTH,
     Columns,
@@ -42,13 +44,14 @@ __all__ = ["add_unsampled", "add_values", "bin_values", "grow_tree"]
 _LEFT, _RIGHT, _FEATURE, _THRESHOLD, _IMPURITY, _N_ROWS, _WEIGHT, _BIN_AND_MISSING = range(8)
 _NODE = 8
 #: The fields of an open node, which will be split: its number, the first and the last of its rows, its depth, its best
-#: split (the column, the last bin on the left, where missing values go), by how much this decreases the impurity, and
-#: whether the bins of its rows have been copied side by side.
+#: split (the column, the last bin on the left, where missing values go), by how much this decreases the impurity,
+#: whether the bins of its rows have been copied side by side, and the threshold of the split.
 _OPEN_NODE, _OPEN_FIRST, _OPEN_LAST, _OPEN_DEPTH, _OPEN_FEATURE, _OPEN_BIN, _OPEN_MISSING = range(7)
-_OPEN_DECREASE, _OPEN_NEAR = 7, 8
-_OPEN = 9
+_OPEN_DECREASE, _OPEN_NEAR, _OPEN_THRESHOLD = 7, 8, 9
+_OPEN = 10
 #: The settings of a tree, see `forests.Rules.numbers`.
-_CRITERION, _MAX_FEATURES, _MIN_SPLIT, _MIN_ROWS, _MIN_SHARE, _MAX_DEPTH, _MIN_DECREASE, _MAX_LEAVES, _SEED = range(9)
+_CRITERION, _MAX_FEATURES, _MIN_SPLIT, _MIN_ROWS, _MIN_SHARE, _MAX_DEPTH, _MIN_DECREASE, _MAX_LEAVES = range(8)
+_SEED, _DRAWN = 8, 9
 _ABREAST = 8  # rows that are followed through a tree at the same time
 
 
@@ -119,13 +122,15 @@ def write_leaf(tree, node, n_rows, weight, impurity, criterion, sums, whole):  #
 
 
 @inlined
-def write_split(tree, node, count, feature, last_bin, missing, edges, ends):  # type: ignore[no-untyped-def]
+def write_split(tree, node, count, feature, last_bin, missing, threshold, edges, ends):  # type: ignore[no-untyped-def]
     at = node * _NODE
     edge = (ends[feature - 1] if feature > 0 else 0) + last_bin
+    if threshold != threshold:
+        threshold = edges[edge] if edge < ends[feature] else np.inf
     tree.nodes[at + _LEFT] = count
     tree.nodes[at + _RIGHT] = count + 1
     tree.nodes[at + _FEATURE] = feature
-    tree.numbers[at + _THRESHOLD] = edges[edge] if edge < ends[feature] else np.inf
+    tree.numbers[at + _THRESHOLD] = threshold
     tree.nodes[at + _BIN_AND_MISSING] = missing + (last_bin << 8)
 
 
@@ -142,6 +147,7 @@ def open_node(opened, at, node, first, last, depth, sums, best, decrease, is_nea
     opened[at + _OPEN_MISSING] = sums[best + SPLIT_MISSING]
     opened[at + _OPEN_DECREASE] = decrease
     opened[at + _OPEN_NEAR] = is_near
+    opened[at + _OPEN_THRESHOLD] = sums[best + SPLIT_THRESHOLD]
 
 
 @inlined
@@ -195,10 +201,10 @@ def part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
     return middle
 
 
-@host_function("u1* f8* f8* i8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
+@host_function("u1* f8* f8* i8* f8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
 def grow_tree(  # type: ignore[no-untyped-def]
-    bins, weights, y, sizes, settings, edges, ends, offsets, rows, row_weights, targets, sums, listed, order, opened,
-    near, nodes, numbers, values,
+    bins, weights, y, sizes, settings, edges, limits, ends, offsets, rows, row_weights, targets, sums, listed, order,
+    opened, near, nodes, numbers, values,
 ):  # fmt: skip
     # bins: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. sizes: n,
     # d, outputs, classes, width of values, and rows for which `near` has room. offsets: of the sums of each output. For
@@ -246,8 +252,11 @@ def grow_tree(  # type: ignore[no-untyped-def]
                 or last - first < 2 * criterion.min_rows or weight < 2 * criterion.min_weight or impurity <= EPSILON
             ):  # fmt: skip
                 continue
-            columns = Columns(near if is_near != 0 else bins, d, order, listed)
-            state = find_split(columns, first, last, samples, criterion, max_features, state, sums)
+            columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
+            if settings[_DRAWN] != 0:
+                state = draw_split(columns, first, last, samples, criterion, max_features, state, sums)
+            else:
+                state = find_split(columns, first, last, samples, criterion, max_features, state, sums)
             decrease = (sums[best + WORTH] - pure) / (outputs * total)
             if sums[best + WORTH] == -np.inf or decrease + EPSILON < settings[_MIN_DECREASE]:
                 continue
@@ -260,17 +269,18 @@ def grow_tree(  # type: ignore[no-untyped-def]
         begin, end = np.int64(opened[at + _OPEN_FIRST]), np.int64(opened[at + _OPEN_LAST])
         feature, last_bin = np.int64(opened[at + _OPEN_FEATURE]), np.int64(opened[at + _OPEN_BIN])
         missing, is_near = np.int64(opened[at + _OPEN_MISSING]), np.int64(opened[at + _OPEN_NEAR])
+        threshold = opened[at + _OPEN_THRESHOLD]
         n_opened -= 1
         for k in range(_OPEN):
             opened[at + k] = opened[n_opened * _OPEN + k]
         if is_near == 0 and end - begin <= most_near and max_leaves <= 0:
             copy_near(bins, d, rows, begin, end, near)
             is_near = np.int64(1)
-        columns = Columns(near if is_near != 0 else bins, d, order, listed)
+        columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
         middle = part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
         if missing < 0:
             missing = 1 if middle - begin > end - middle else 0
-        write_split(tree, node, count, feature, last_bin, missing, edges, ends)
+        write_split(tree, node, count, feature, last_bin, missing, threshold, edges, ends)
         count += 2
         leaves += 1
         sides = 2

@@ -44,37 +44,50 @@ class Edges:
         Those of all columns, ascending in each.
     ends : numpy.ndarray of int64 of shape (n_features,)
         Where those of each column end.
+    limits : numpy.ndarray of float64 of shape (n_bins, 2)
+        The least and the largest value of each bin, of which a column has one more than edges.
     """
 
     values: npt.NDArray[np.float64]
     ends: npt.NDArray[np.int64]
+    limits: npt.NDArray[np.float64]
 
     @classmethod
     def between(cls, columns: list[npt.NDArray[np.float64]]) -> Edges:
-        """Join the edges of all columns."""
-        return cls(np.concatenate([*columns, np.empty(0)]), np.cumsum([len(column) for column in columns], dtype=_I8))
+        """Join the edges of all columns, in the middle between the limits of their bins."""
+        middles = [np.empty(0)]
+        for limits in columns:
+            below, above = limits[:-1, 1], limits[1:, 0]
+            middle = (below + above) / 2
+            middles.append(np.where(np.isfinite(middle), middle, below))
+        ends = np.cumsum([len(each) for each in middles[1:]], dtype=_I8)
+        return cls(np.concatenate(middles), ends, np.concatenate([*columns, np.empty((0, 2))]))
 
     @staticmethod
     def of_column(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Choose at most 254 edges in the middle between two values that occur, with about equally many rows between.
+        """Choose the limits of at most 255 bins with about equally many rows each.
 
         Parameters
         ----------
         values : numpy.ndarray of float32 of shape (n_samples,)
             NaN is left out. The array is sorted in place.
+
+        Returns
+        -------
+        numpy.ndarray of float64 of shape (n_bins, 2)
+            The least and the largest value of each bin; zeros if there is no value.
         """
         values.sort()
         values = values[: len(values) - np.count_nonzero(np.isnan(values))]
         if len(values) == 0:
-            return np.empty(0)
+            return np.zeros((1, 2))
         changes = np.flatnonzero(values[1:] != values[:-1])  # the last row of each value but the greatest
         if len(changes) >= _MOST_BINS:
             wanted = np.arange(1, _MOST_BINS) * len(values) / _MOST_BINS
             nearest = np.searchsorted(changes + 1, wanted)
             changes = np.unique(changes[np.minimum(nearest, len(changes) - 1)])
-        below, above = values[changes].astype(np.float64), values[changes + 1].astype(np.float64)
-        middle = (below + above) / 2
-        return np.where(np.isfinite(middle), middle, below)
+        first, last = np.append(0, changes + 1), np.append(changes, len(values) - 1)
+        return values[np.stack([first, last], axis=1)].astype(np.float64)
 
     def bins(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
         """Return the bins of values of shape (n, n_features); 255 stands for NaN."""
@@ -90,9 +103,13 @@ class Edges:
 
 @dataclass(frozen=True)
 class Rules:
-    """How trees are grown, in scikit-learn's words; all numbers are absolute, and 0 leaves stand for any number."""
+    """How trees are grown, in scikit-learn's words; all numbers are absolute, and 0 leaves stand for any number.
+
+    With the splitter "random", the splits of a node are drawn, one for each column, and the best of these is taken.
+    """
 
     criterion: str
+    splitter: str
     max_features: int
     min_samples_split: int
     min_samples_leaf: int
@@ -107,7 +124,7 @@ class Rules:
             [
                 CRITERIA[self.criterion], self.max_features, self.min_samples_split, self.min_samples_leaf,
                 self.min_weight_fraction_leaf, self.max_depth, self.min_impurity_decrease, self.max_leaf_nodes,
-                seed % 0xFFFFFFFE + 1,
+                seed % 0xFFFFFFFE + 1, self.splitter == "random",
             ],
             np.float64,
         )  # fmt: skip
@@ -155,7 +172,7 @@ class Workspace:
         self.sums = np.zeros((WHOLE + 1) * (2 + int(self.offsets[-1])) + 8)
         self.listed = np.empty(256, _I8)
         self.order = np.empty(n_features, _I8)
-        self.opened = np.empty(9 * (n_samples + 1))
+        self.opened = np.empty(10 * (n_samples + 1))
         self.nodes = np.empty(2 * n_samples + 1, NODE)
         self.values = np.empty((2 * n_samples + 1, *self.shape))
 
@@ -182,7 +199,7 @@ def grow_tree(
         Targets, or the numbers of the classes.
     rules : Rules
     seed : int
-        Decides which columns a node looks at.
+        Decides which columns a node looks at, and which splits are drawn.
     workspace : Workspace
 
     Returns
@@ -197,10 +214,10 @@ def grow_tree(
     sizes = np.array([n, d, y.shape[1], workspace.classes, width, len(workspace.near) // d], _I8)
     count = function_of("grow_tree")(
         at(bins, _U1), at(weights, _F8), at(y, _F8), at(sizes, _I8), at(settings, _F8), at(edges.values, _F8),
-        at(edges.ends, _I8), at(workspace.offsets, _I8), at(workspace.rows, _I8), at(workspace.weights, _F8),
-        at(workspace.targets, _F8), at(workspace.sums, _F8), at(workspace.listed, _I8), at(workspace.order, _I8),
-        at(workspace.opened, _F8), at(workspace.near, _U1), at(integers, _I8), at(numbers, _F8),
-        at(workspace.values, _F8),
+        at(edges.limits, _F8), at(edges.ends, _I8), at(workspace.offsets, _I8), at(workspace.rows, _I8),
+        at(workspace.weights, _F8), at(workspace.targets, _F8), at(workspace.sums, _F8), at(workspace.listed, _I8),
+        at(workspace.order, _I8), at(workspace.opened, _F8), at(workspace.near, _U1), at(integers, _I8),
+        at(numbers, _F8), at(workspace.values, _F8),
     )  # fmt: skip
     kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
     return Grown(kept, workspace.values[:count].copy(), int(workspace.opened[0]))

@@ -20,20 +20,26 @@ __all__ = [
     "SPLIT_FEATURE",
     "SPLIT_MISSING",
     "SPLIT_NEXT",
+    "SPLIT_THRESHOLD",
     "WHOLE",
     "WORTH",
     "Columns",
     "Criterion",
     "Samples",
+    "add_row",
+    "draw_columns",
     "find_split",
+    "next_random",
     "purity",
     "sum_node",
     "weight_of",
+    "worth_of",
 ]
 
 #: The fields of the best split so far: its worth, the column, the last bin on the left, where missing values go (1: to
-#: the left, 0: to the right, -1: there are none), and the next bin that occurs.
-WORTH, SPLIT_FEATURE, SPLIT_BIN, SPLIT_MISSING, SPLIT_NEXT = range(5)
+#: the left, 0: to the right, -1: there are none), the next bin that occurs, and the threshold; NaN if this is the edge
+#: in the middle between both bins.
+WORTH, SPLIT_FEATURE, SPLIT_BIN, SPLIT_MISSING, SPLIT_NEXT, SPLIT_THRESHOLD = range(6)
 #: Criteria, see `forests.CRITERIA`.
 GINI, _ENTROPY, _SQUARES, _POISSON = range(4)
 MISSING = 255  # the bin of NaN
@@ -72,12 +78,17 @@ class Samples(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The bins (n, d) of all rows, the order in which columns are looked at, and room for a list of bins."""
+    """The bins (n, d) of all rows, the order in which columns are looked at, and room for a list of bins.
+
+    `limits` has the least and the largest value of each bin; those of column f begin at 2 * (ends[f - 1] + f).
+    """
 
     bins: Any
     d: Any
     order: Any
     listed: Any
+    limits: Any
+    ends: Any
 
 
 @inlined
@@ -314,12 +325,19 @@ def split_column(feature, first, listed, n_listed, criterion, sums):  # type: ig
 
 
 @inlined
+def next_random(state):  # type: ignore[no-untyped-def]
+    # The next state of the generator, xorshift32: a number from 1 to 2**32 - 1.
+    state ^= (state << 13) & 0xFFFFFFFF
+    state ^= state >> 17
+    state ^= (state << 5) & 0xFFFFFFFF
+    return state
+
+
+@inlined
 def draw_columns(order, rest, n_columns, state):  # type: ignore[no-untyped-def]
-    # Put columns that are drawn from the first `rest` after the others; returns the state of the generator, xorshift32.
+    # Put columns that are drawn from the first `rest` after the others; returns the state of the generator.
     for _ in range(n_columns):
-        state ^= (state << 13) & 0xFFFFFFFF
-        state ^= state >> 17
-        state ^= (state << 5) & 0xFFFFFFFF
+        state = next_random(state)
         chosen = state % rest
         rest -= 1
         feature = order[chosen]
@@ -333,6 +351,7 @@ def find_split(columns, first, last, samples, criterion, max_features, state, su
     # Look at columns that are drawn, as many as the settings say, and on, while all of them are constant.
     order, listed, size = columns.order, columns.listed, criterion.size
     sums[(WHOLE + 1) * size + WORTH] = -np.inf
+    sums[(WHOLE + 1) * size + SPLIT_THRESHOLD] = np.nan
     visited = 0
     constant = 0
     rest = columns.d
