@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.cluster import DBSCAN, KMeans, k_means
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.decomposition import PCA, IncrementalPCA
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import (
     ElasticNet,
     Lasso,
@@ -211,7 +211,7 @@ def test_data_frames_and_set_output(on: Acceleration) -> None:
         (NearestNeighbors(metric="canberra"), (X,), "metric='canberra' is not computed on the engines"),
         (PCA(2, svd_solver="arpack", random_state=0), (sparse.csr_matrix(X),), "sparse"),
         (LogisticRegression(solver="liblinear"), (X, CLASSES), "solver='liblinear' was given"),
-        (RandomForestClassifier(3, monotonic_cst=[0, 0, 0, 0], random_state=0), (X, CLASSES), "monotonic_cst"),
+        (RandomForestRegressor(3, criterion="absolute_error", random_state=0), (X, CLASSES), "absolute_error"),
         (StandardScaler(), (X.astype(np.float16),), "float16"),
     ],
     ids=["metric", "sparse", "solver", "forest", "float16"],

@@ -100,9 +100,9 @@ def test_the_scores_are_as_good_as_scikit_learn_s(on_pair: xpulab.XPUCluster, na
 
 
 @pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error", "poisson"])
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize(("outputs", "constraints"), [(1, None), (2, None), (1, [1, 0, -1, 0, 0]), (1, [-1] * 5)])
 def test_columns_of_few_values_give_scikit_learn_s_tree(
-    on_pair: xpulab.XPUCluster, criterion: str, outputs: int
+    on_pair: xpulab.XPUCluster, criterion: str, outputs: int, constraints: list[int] | None
 ) -> None:
     """All columns and rows are used, and no two columns split a node equally well, so only one tree is possible."""
     rng = np.random.default_rng(1)
@@ -110,7 +110,7 @@ def test_columns_of_few_values_give_scikit_learn_s_tree(
     X[rng.random(X.shape) < 0.05] = np.nan
     t = np.abs(np.nan_to_num(X[:, :outputs]) / 50 + np.nan_to_num(X[:, 2:3]) / 90 + rng.normal(size=(200, outputs)))
     votes = criterion in ("gini", "entropy")
-    y = (t * 2).astype(int) % 3 if votes else t
+    y = (t * 2).astype(int) % (2 if constraints else 3) if votes else t
     y = y[:, 0] if outputs == 1 else y
     weights = rng.random(200) + 0.5
     kind = "RandomForestClassifier" if votes else "RandomForestRegressor"
@@ -120,6 +120,7 @@ def test_columns_of_few_values_give_scikit_learn_s_tree(
         "bootstrap": False,
         "max_features": None,
         "min_samples_leaf": 25,
+        "monotonic_cst": constraints,
     }
     ours = getattr(xpulab.ensemble, kind)(**arguments, random_state=0).fit(X, y, weights)
     theirs = getattr(sklearn.ensemble, kind)(**arguments, random_state=0).fit(X, y, weights)
@@ -305,7 +306,11 @@ def test_bad_input_is_refused_before_anything_is_sent(on_pair: xpulab.XPUCluster
     infinite[3, 1] = np.inf
     cases: list[tuple[Any, Any, tuple[Any, ...], str]] = [
         (RandomForestRegressor(criterion="absolute_error"), t, (), "sums do not give medians"),
-        (RandomForestClassifier(monotonic_cst=[1, 0, 0, 0, 0, 0]), t > 0, (), "monotonic_cst was given"),
+        (RandomForestClassifier(monotonic_cst=[1, 0, 0]), t > 0, (), "monotonic_cst has shape 3 but .* 6 features"),
+        (ExtraTreesRegressor(monotonic_cst=[[1] * 6]), t, (), r"monotonic_cst has shape \(1, 6\)"),
+        (RandomForestRegressor(monotonic_cst=[2, 0, 0, 0, 0, 0]), t, (), "array-like of -1, 0 or 1, but got"),
+        (RandomForestRegressor(monotonic_cst=[1] * 6), X[:, :2], (), "not supported with multiple outputs"),
+        (ExtraTreesClassifier(monotonic_cst=[1] * 6), np.arange(50) % 3, (), "not supported with multiclass"),
         (RandomForestClassifier(), t[:-1] > 0, (), "inconsistent numbers of samples"),
         (RandomForestClassifier(), None, (), "requires y to be passed"),
         (RandomForestClassifier(), t, (), "Unknown label type"),

@@ -45,6 +45,12 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
     run_suite(tmp_path, pair, ["sklearn.ensemble.tests.test_forest"], PROXIES, LEAST_CALLING, CANNOT, only)
 
 
+def test_the_tests_of_scikit_learn_of_monotonic_constraints(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    refused = ("sparse", "absolute_error", "DecisionTree", "ExtraTreeClassifier", "ExtraTreeRegressor")
+    only = " and ".join(["(constraints or raises)", *(f"not {part}" for part in refused)])
+    run_suite(tmp_path, pair, ["sklearn.tree.tests.test_monotonic_tree"], PROXIES, 12, {}, only)
+
+
 def test_the_tests_of_scikit_learn_of_isolation_forests(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     why = "it counts the pieces in which scikit-learn takes the rows"
     cannot = {f"test_iforest_chunks_works{number}[42-0.25": why for number in (1, 2)}

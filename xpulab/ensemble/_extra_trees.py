@@ -65,8 +65,9 @@ class ExtraTreesClassifier(ForestOfClasses, sklearn.ensemble.ExtraTreesClassifie
         Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
         Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
-    monotonic_cst : None
-        Not supported: other values raise ValueError.
+    monotonic_cst : array-like of int of shape (n_features,), optional
+        For each column 1 or -1 if the probability of the second class must not decrease, or not increase, with its
+        values, and 0 otherwise; for two classes and one output.
 
     Attributes
     ----------
@@ -156,8 +157,9 @@ class ExtraTreesRegressor(ForestOfNumbers, sklearn.ensemble.ExtraTreesRegressor)
         Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
         Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
-    monotonic_cst : None
-        Not supported: other values raise ValueError.
+    monotonic_cst : array-like of int of shape (n_features,), optional
+        For each column 1 or -1 if predictions must not decrease, or not increase, with its values, and 0 otherwise; for
+        one output.
 
     Attributes
     ----------

@@ -62,8 +62,9 @@ class RandomForestClassifier(ForestOfClasses, sklearn.ensemble.RandomForestClass
         Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
         Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
-    monotonic_cst : None
-        Not supported: other values raise ValueError.
+    monotonic_cst : array-like of int of shape (n_features,), optional
+        For each column 1 or -1 if the probability of the second class must not decrease, or not increase, with its
+        values, and 0 otherwise; for two classes and one output.
 
     Attributes
     ----------
@@ -151,8 +152,9 @@ class RandomForestRegressor(ForestOfNumbers, sklearn.ensemble.RandomForestRegres
         Cost of a leaf, by which trees are pruned after they are grown.
     max_samples : int or float, optional
         Number of rows, or share of the rows, that are drawn for a tree; as many as X has by default.
-    monotonic_cst : None
-        Not supported: other values raise ValueError.
+    monotonic_cst : array-like of int of shape (n_features,), optional
+        For each column 1 or -1 if predictions must not decrease, or not increase, with its values, and 0 otherwise; for
+        one output.
 
     Attributes
     ----------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 import warnings
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.ensemble._following import TreesProxy, few_here
+from xpulab.ensemble._rules import require_computed, require_monotone, rules_of
 from xpulab.ensemble._targets import WEIGHTS_DRAW, Targets
 from xpulab.estimator.columns import beside
 from xpulab.estimator.rows import gathered_targets, stays
@@ -27,8 +27,6 @@ from xpulab.scanning import Scan, read_here
 from xpulab.sharing.sources import HandleTargets, SharedArray
 
 __all__ = ["ForestProxy"]
-
-_ANY_DEPTH = 2**31 - 1
 
 
 class ForestProxy(ScoredHere, TreesProxy):
@@ -80,13 +78,14 @@ class ForestProxy(ScoredHere, TreesProxy):
     def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
         cluster = current_ranks()
-        self._require_computed()
+        require_computed(self)
         X = self._checked(cluster, X, reset=True)
         y = self._checked_targets(cluster, X, y)
         weights: Any = self._weights(sample_weight, X, dtype=np.float64)
         if isinstance(weights, ShardedArray):  # a rank has passed the weights of its own rows
             weights = weights.gather().astype(np.float64, copy=False)
         targets = Targets.read(self, cluster, y, weights)
+        require_monotone(self, targets.counts)
         n = X.shape[0]
         self._n_samples = n
         self._keep_weights(targets)
@@ -114,7 +113,7 @@ class ForestProxy(ScoredHere, TreesProxy):
         def send(outgoing: Outgoing) -> dict[str, SharedArray | HandleTargets | None]:
             return {"y": targets.sent(cluster, outgoing, middle), "shares": targets.sent_weights(outgoing)}
 
-        growth, self._index = self._absolute(n), None
+        growth, self._index = rules_of(self, n), None
         with self._fitting(X):
             answer = self._ask(
                 cluster,
@@ -181,21 +180,6 @@ class ForestProxy(ScoredHere, TreesProxy):
     def _decapsulated(self) -> Any:
         return self
 
-    def _require_computed(self) -> None:
-        """Raise ValueError for parameters that the engines do not support."""
-        if not isinstance(self.criterion, str):
-            raise ValueError(f"criterion={self.criterion!r} was given; expected the name of a criterion")
-        if self.criterion == "absolute_error":
-            raise ValueError(
-                "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', "
-                f"because sums do not give medians; use scikit-learn's {type(self).__name__}"
-            )
-        if self.monotonic_cst is not None:
-            raise ValueError(
-                "monotonic_cst was given, which the engines do not support; leave it out, or use scikit-learn's "
-                f"{type(self).__name__}"
-            )
-
     def _draws(self, n: int, weights: np.ndarray | None) -> int | None:
         """Return the number of rows that are drawn for a tree; None without a bootstrap."""
         if not self.bootstrap:
@@ -211,29 +195,6 @@ class ForestProxy(ScoredHere, TreesProxy):
         arguments = (weights,) if WEIGHTS_DRAW else ()
         self._n_samples_bootstrap = int(_forest._get_n_samples_bootstrap(n, self.max_samples, *arguments))
         return self._n_samples_bootstrap
-
-    def _absolute(self, n: int) -> dict[str, Any]:
-        """Return the parameters of trees, with shares as numbers of rows and columns, as in scikit-learn's trees."""
-        d = self.n_features_in_
-        leaf = self.min_samples_leaf
-        leaf = leaf if isinstance(leaf, numbers.Integral) else int(np.ceil(leaf * n))
-        split = self.min_samples_split
-        split = split if isinstance(split, numbers.Integral) else max(2, int(np.ceil(split * n)))
-        features = {"sqrt": max(1, int(np.sqrt(d))), "log2": max(1, int(np.log2(d))), None: d}.get(self.max_features)
-        if features is None:
-            whole = isinstance(self.max_features, numbers.Integral)
-            features = self.max_features if whole else max(1, int(self.max_features * d))
-        return {
-            "criterion": self.criterion,
-            "splitter": self._splitter,
-            "max_features": int(features),
-            "min_samples_split": max(int(split), 2 * int(leaf)),
-            "min_samples_leaf": int(leaf),
-            "min_weight_fraction_leaf": float(self.min_weight_fraction_leaf),
-            "max_depth": _ANY_DEPTH if self.max_depth is None else int(self.max_depth),
-            "min_impurity_decrease": float(self.min_impurity_decrease),
-            "max_leaf_nodes": -1 if self.max_leaf_nodes is None else int(self.max_leaf_nodes),
-        }
 
     def _take(self, answer: Answer, trees: list[Any], classes: list[int], middle: np.ndarray) -> bool:
         """Copy the trees that the ranks have grown into scikit-learn's trees."""

@@ -104,7 +104,9 @@ def sum_sides(columns, feature, last_bin, to_left, first, last, samples, criteri
 
 
 @inlined
-def draw_split(columns, first, last, samples, criterion, max_features, state, sums):  # type: ignore[no-untyped-def]
+def draw_split(  # type: ignore[no-untyped-def]
+    columns, first, last, samples, criterion, bounds, max_features, state, sums
+):
     # As `find_split`, with one split of each column. Returns the state of the generator.
     order, best = columns.order, (WHOLE + 1) * criterion.size
     sums[best + WORTH] = -np.inf
@@ -127,7 +129,8 @@ def draw_split(columns, first, last, samples, criterion, max_features, state, su
                 state = next_random(state)
                 to_left = (state >> 16) & 1
             sum_sides(columns, feature, last_bin, to_left, first, last, samples, criterion, sums)
-            worth = worth_of(sums, 0, criterion.size, criterion)
+            sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
+            worth = worth_of(sums, 0, criterion.size, criterion, sign, bounds)
             if worth > sums[best + WORTH]:
                 sums[best + WORTH] = worth
                 sums[best + SPLIT_FEATURE] = feature

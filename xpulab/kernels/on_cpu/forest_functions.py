@@ -17,6 +17,7 @@ import numpy as np
 
 from xpulab.kernels.on_cpu.drawn_split_functions import draw_split
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
+from xpulab.kernels.on_cpu.monotone_functions import Bounds, below, clip_values
 from xpulab.kernels.on_cpu.split_functions import (
     EPSILON,
     GINI,
@@ -45,13 +46,14 @@ _LEFT, _RIGHT, _FEATURE, _THRESHOLD, _IMPURITY, _N_ROWS, _WEIGHT, _BIN_AND_MISSI
 _NODE = 8
 #: The fields of an open node, which will be split: its number, the first and the last of its rows, its depth, its best
 #: split (the column, the last bin on the left, where missing values go), by how much this decreases the impurity,
-#: whether the bins of its rows have been copied side by side, and the threshold of the split.
+#: whether the bins of its rows have been copied side by side, the threshold of the split, and the least and the largest
+#: value that constraints allow.
 _OPEN_NODE, _OPEN_FIRST, _OPEN_LAST, _OPEN_DEPTH, _OPEN_FEATURE, _OPEN_BIN, _OPEN_MISSING = range(7)
-_OPEN_DECREASE, _OPEN_NEAR, _OPEN_THRESHOLD = 7, 8, 9
-_OPEN = 10
+_OPEN_DECREASE, _OPEN_NEAR, _OPEN_THRESHOLD, _OPEN_LOW, _OPEN_HIGH = range(7, 12)
+_OPEN = 12
 #: The settings of a tree, see `forests.Rules.numbers`.
 _CRITERION, _MAX_FEATURES, _MIN_SPLIT, _MIN_ROWS, _MIN_SHARE, _MAX_DEPTH, _MIN_DECREASE, _MAX_LEAVES = range(8)
-_SEED, _DRAWN = 8, 9
+_SEED, _DRAWN, _CONSTRAINED = 8, 9, 10
 _ABREAST = 8  # rows that are followed through a tree at the same time
 
 
@@ -135,7 +137,9 @@ def write_split(tree, node, count, feature, last_bin, missing, threshold, edges,
 
 
 @inlined
-def open_node(opened, at, node, first, last, depth, sums, best, decrease, is_near):  # type: ignore[no-untyped-def]
+def open_node(  # type: ignore[no-untyped-def]
+    opened, at, node, first, last, depth, sums, best, decrease, is_near, low, high
+):
     opened[at + _OPEN_NODE] = node
     opened[at + _OPEN_FIRST] = first
     opened[at + _OPEN_LAST] = last
@@ -148,6 +152,8 @@ def open_node(opened, at, node, first, last, depth, sums, best, decrease, is_nea
     opened[at + _OPEN_DECREASE] = decrease
     opened[at + _OPEN_NEAR] = is_near
     opened[at + _OPEN_THRESHOLD] = sums[best + SPLIT_THRESHOLD]
+    opened[at + _OPEN_LOW] = low
+    opened[at + _OPEN_HIGH] = high
 
 
 @inlined
@@ -201,14 +207,15 @@ def part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
     return middle
 
 
-@host_function("u1* f8* f8* i8* f8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
+@host_function("u1* f8* f8* i8* f8* i8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
 def grow_tree(  # type: ignore[no-untyped-def]
-    bins, weights, y, sizes, settings, edges, limits, ends, offsets, rows, row_weights, targets, sums, listed, order,
-    opened, near, nodes, numbers, values,
+    bins, weights, y, sizes, settings, signs, edges, limits, ends, offsets, rows, row_weights, targets, sums, listed,
+    order, opened, near, nodes, numbers, values,
 ):  # fmt: skip
     # bins: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. sizes: n,
     # d, outputs, classes, width of values, and rows for which `near` has room. offsets: of the sums of each output. For
-    # the others see `Samples`, `Columns` and `Tree`. Returns the number of nodes; the largest depth is in opened[0].
+    # the others see `Samples`, `Columns`, `Bounds` and `Tree`. Returns the number of nodes; the largest depth is in
+    # opened[0].
     n, d, outputs, classes, width, most_near = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]
     max_features, max_leaves = np.int64(settings[_MAX_FEATURES]), np.int64(settings[_MAX_LEAVES])
     state = np.int64(settings[_SEED])
@@ -233,6 +240,8 @@ def grow_tree(  # type: ignore[no-untyped-def]
     middle = n_rows
     end = n_rows
     depth = 0
+    constrained = np.int64(settings[_CONSTRAINED])
+    left_low, left_high, right_low, right_high = -np.inf, np.inf, -np.inf, np.inf
     while True:
         for side in range(sides):
             node = count - sides + side
@@ -247,20 +256,25 @@ def grow_tree(  # type: ignore[no-untyped-def]
                 impurity += 1
             impurity = max(impurity, np.float64(0))
             write_leaf(tree, node, last - first, weight, impurity, criterion, sums, whole)
+            low = left_low if side == 0 else right_low
+            high = left_high if side == 0 else right_high
+            if constrained != 0:
+                clip_values(values, node * width, classes, low, high)
             if (
                 depth >= settings[_MAX_DEPTH] or last - first < settings[_MIN_SPLIT]
                 or last - first < 2 * criterion.min_rows or weight < 2 * criterion.min_weight or impurity <= EPSILON
             ):  # fmt: skip
                 continue
             columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
+            bounds = Bounds(signs, constrained, low, high)
             if settings[_DRAWN] != 0:
-                state = draw_split(columns, first, last, samples, criterion, max_features, state, sums)
+                state = draw_split(columns, first, last, samples, criterion, bounds, max_features, state, sums)
             else:
-                state = find_split(columns, first, last, samples, criterion, max_features, state, sums)
+                state = find_split(columns, first, last, samples, criterion, bounds, max_features, state, sums)
             decrease = (sums[best + WORTH] - pure) / (outputs * total)
             if sums[best + WORTH] == -np.inf or decrease + EPSILON < settings[_MIN_DECREASE]:
                 continue
-            open_node(opened, n_opened * _OPEN, node, first, last, depth, sums, best, decrease, is_near)
+            open_node(opened, n_opened * _OPEN, node, first, last, depth, sums, best, decrease, is_near, low, high)
             n_opened += 1
         if n_opened == 0 or (max_leaves > 0 and leaves >= max_leaves):
             break
@@ -269,7 +283,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
         begin, end = np.int64(opened[at + _OPEN_FIRST]), np.int64(opened[at + _OPEN_LAST])
         feature, last_bin = np.int64(opened[at + _OPEN_FEATURE]), np.int64(opened[at + _OPEN_BIN])
         missing, is_near = np.int64(opened[at + _OPEN_MISSING]), np.int64(opened[at + _OPEN_NEAR])
-        threshold = opened[at + _OPEN_THRESHOLD]
+        threshold, low, high = opened[at + _OPEN_THRESHOLD], opened[at + _OPEN_LOW], opened[at + _OPEN_HIGH]
         n_opened -= 1
         for k in range(_OPEN):
             opened[at + k] = opened[n_opened * _OPEN + k]
@@ -278,6 +292,8 @@ def grow_tree(  # type: ignore[no-untyped-def]
             is_near = np.int64(1)
         columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
         middle = part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
+        sign = signs[feature] if constrained != 0 else np.int64(0)
+        left_low, left_high, right_low, right_high = below(samples, begin, middle, end, sign, low, high)
         if missing < 0:
             missing = 1 if middle - begin > end - middle else 0
         write_split(tree, node, count, feature, last_bin, missing, threshold, edges, ends)

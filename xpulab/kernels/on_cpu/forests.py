@@ -106,6 +106,7 @@ class Rules:
     """How trees are grown, in scikit-learn's words; all numbers are absolute, and 0 leaves stand for any number.
 
     With the splitter "random", the splits of a node are drawn, one for each column, and the best of these is taken.
+    `monotonic_cst` has 1, 0 or -1 for each column, or nothing.
     """
 
     criterion: str
@@ -117,6 +118,7 @@ class Rules:
     max_depth: int
     min_impurity_decrease: float
     max_leaf_nodes: int
+    monotonic_cst: tuple[int, ...] = ()
 
     def numbers(self, seed: int) -> npt.NDArray[np.float64]:
         """Return the settings as the machine code takes them."""
@@ -125,6 +127,7 @@ class Rules:
                 CRITERIA[self.criterion], self.max_features, self.min_samples_split, self.min_samples_leaf,
                 self.min_weight_fraction_leaf, self.max_depth, self.min_impurity_decrease, self.max_leaf_nodes,
                 seed % 0xFFFFFFFE + 1, self.splitter == "random",
+                any(self.monotonic_cst),
             ],
             np.float64,
         )  # fmt: skip
@@ -172,7 +175,7 @@ class Workspace:
         self.sums = np.zeros((WHOLE + 1) * (2 + int(self.offsets[-1])) + 8)
         self.listed = np.empty(256, _I8)
         self.order = np.empty(n_features, _I8)
-        self.opened = np.empty(10 * (n_samples + 1))
+        self.opened = np.empty(12 * (n_samples + 1))
         self.nodes = np.empty(2 * n_samples + 1, NODE)
         self.values = np.empty((2 * n_samples + 1, *self.shape))
 
@@ -211,13 +214,14 @@ def grow_tree(
     integers, numbers = workspace.nodes.view(_I8), workspace.nodes.view(_F8)
     # With names, so that they live during the call.
     settings, width = rules.numbers(seed), int(np.prod(workspace.shape))
+    signs = np.array([*rules.monotonic_cst, 0], _I8)
     sizes = np.array([n, d, y.shape[1], workspace.classes, width, len(workspace.near) // d], _I8)
     count = function_of("grow_tree")(
-        at(bins, _U1), at(weights, _F8), at(y, _F8), at(sizes, _I8), at(settings, _F8), at(edges.values, _F8),
-        at(edges.limits, _F8), at(edges.ends, _I8), at(workspace.offsets, _I8), at(workspace.rows, _I8),
-        at(workspace.weights, _F8), at(workspace.targets, _F8), at(workspace.sums, _F8), at(workspace.listed, _I8),
-        at(workspace.order, _I8), at(workspace.opened, _F8), at(workspace.near, _U1), at(integers, _I8),
-        at(numbers, _F8), at(workspace.values, _F8),
+        at(bins, _U1), at(weights, _F8), at(y, _F8), at(sizes, _I8), at(settings, _F8), at(signs, _I8),
+        at(edges.values, _F8), at(edges.limits, _F8), at(edges.ends, _I8), at(workspace.offsets, _I8),
+        at(workspace.rows, _I8), at(workspace.weights, _F8), at(workspace.targets, _F8), at(workspace.sums, _F8),
+        at(workspace.listed, _I8), at(workspace.order, _I8), at(workspace.opened, _F8), at(workspace.near, _U1),
+        at(integers, _I8), at(numbers, _F8), at(workspace.values, _F8),
     )  # fmt: skip
     kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
     return Grown(kept, workspace.values[:count].copy(), int(workspace.opened[0]))

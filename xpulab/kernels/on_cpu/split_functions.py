@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpulab.kernels.on_cpu.host_functions import inlined
+from xpulab.kernels.on_cpu.monotone_functions import is_monotone
 
 __all__ = [
     "EPSILON",
@@ -129,8 +130,8 @@ def weight_of(sums, at, criterion):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def worth_of(sums, left, right, criterion):  # type: ignore[no-untyped-def]
-    # Of a split, by the sums of its two sides; minus infinity if it is not allowed.
+def worth_of(sums, left, right, criterion, sign, bounds):  # type: ignore[no-untyped-def]
+    # Of a split, by the sums of its two sides; minus infinity if it is not allowed. The last two: see `is_monotone`.
     worth = -np.inf
     a = weight_of(sums, left, criterion)
     b = weight_of(sums, right, criterion)
@@ -138,6 +139,8 @@ def worth_of(sums, left, right, criterion):  # type: ignore[no-untyped-def]
     if sums[left] >= least and sums[right] >= least and a >= lightest and b >= lightest:
         worth = purity(sums, left, criterion, a)
         worth += purity(sums, right, criterion, b)
+        if sign != 0 and not is_monotone(sign, sums[left + 2] / a, sums[right + 2] / b, bounds):
+            worth = -np.inf
     return worth
 
 
@@ -240,7 +243,9 @@ def sum_node(samples, first, last, criterion, sums, whole):  # type: ignore[no-u
 
 
 @inlined
-def split_in_registers(sums, whole, left, first, listed, last, worth, criterion):  # type: ignore[no-untyped-def]
+def split_in_registers(  # type: ignore[no-untyped-def]
+    sums, whole, left, first, listed, last, worth, criterion, sign, bounds
+):
     # The same as `split_in_memory` for two classes, or one target.
     rows_left = sums[left]
     first_left = sums[left + 1]
@@ -268,6 +273,8 @@ def split_in_registers(sums, whole, left, first, listed, last, worth, criterion)
             below = second_right * second_right
         found = (above * b + below * a) / (a * b)
         allowed = rows_left >= criterion.min_rows and rows_whole - rows_left >= criterion.min_rows
+        if sign != 0:
+            allowed = allowed and is_monotone(sign, second_left / a, second_right / b, bounds)
         if found > worth and allowed and a >= criterion.min_weight and b >= criterion.min_weight:
             worth = found
             split = k
@@ -275,7 +282,9 @@ def split_in_registers(sums, whole, left, first, listed, last, worth, criterion)
 
 
 @inlined
-def split_in_memory(sums, whole, left, first, listed, last, worth, criterion):  # type: ignore[no-untyped-def]
+def split_in_memory(  # type: ignore[no-untyped-def]
+    sums, whole, left, first, listed, last, worth, criterion, sign, bounds
+):
     # The last listed bin on the left side of the best split of a column, -1 if none has more worth; and its worth.
     size = criterion.size
     right = left + size
@@ -285,7 +294,7 @@ def split_in_memory(sums, whole, left, first, listed, last, worth, criterion):  
         for s in range(size):
             sums[left + s] += sums[at + s]
             sums[right + s] = sums[whole + s] - sums[left + s]
-        found = worth_of(sums, left, right, criterion)
+        found = worth_of(sums, left, right, criterion, sign, bounds)
         if found > worth:
             worth = found
             split = k
@@ -293,10 +302,11 @@ def split_in_memory(sums, whole, left, first, listed, last, worth, criterion):  
 
 
 @inlined
-def split_column(feature, first, listed, n_listed, criterion, sums):  # type: ignore[no-untyped-def]
+def split_column(feature, first, listed, n_listed, criterion, bounds, sums):  # type: ignore[no-untyped-def]
     # sums: histograms (4, 256, size), of which that of the column begins at first; sums of the two sides; those of the
     # node; and the best split so far. listed: the bins that occur. Sets the histogram to zeros.
     size = criterion.size
+    sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
     left = 256 * _TOGETHER * size
     whole = left + 2 * size
     best = whole + size
@@ -309,9 +319,13 @@ def split_column(feature, first, listed, n_listed, criterion, sums):  # type: ig
             # All values on the left and the missing ones on the right is the last split.
             last = present if missing != 0 and to_left == 0 else present - 1
             if size == 3 and (criterion.kind == GINI or criterion.kind == _SQUARES):
-                split, worth = split_in_registers(sums, whole, left, first, listed, last, sums[best], criterion)
+                split, worth = split_in_registers(
+                    sums, whole, left, first, listed, last, sums[best], criterion, sign, bounds
+                )
             else:
-                split, worth = split_in_memory(sums, whole, left, first, listed, last, sums[best], criterion)
+                split, worth = split_in_memory(
+                    sums, whole, left, first, listed, last, sums[best], criterion, sign, bounds
+                )
             if split >= 0:
                 sums[best + WORTH] = worth
                 sums[best + SPLIT_FEATURE] = feature
@@ -347,7 +361,9 @@ def draw_columns(order, rest, n_columns, state):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def find_split(columns, first, last, samples, criterion, max_features, state, sums):  # type: ignore[no-untyped-def]
+def find_split(  # type: ignore[no-untyped-def]
+    columns, first, last, samples, criterion, bounds, max_features, state, sums
+):
     # Look at columns that are drawn, as many as the settings say, and on, while all of them are constant.
     order, listed, size = columns.order, columns.listed, criterion.size
     sums[(WHOLE + 1) * size + WORTH] = -np.inf
@@ -373,6 +389,6 @@ def find_split(columns, first, last, samples, criterion, max_features, state, su
                 for b in range(256):
                     listed[n_listed] = b
                     n_listed += 1 if sums[(256 * j + b) * size] > 0 else 0
-            split_column(feature, 256 * j * size, listed, n_listed, criterion, sums)
+            split_column(feature, 256 * j * size, listed, n_listed, criterion, bounds, sums)
             constant += n_listed <= 1
     return state
