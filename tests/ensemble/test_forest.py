@@ -155,7 +155,7 @@ def test_drawn_splits_are_as_probable_as_in_scikit_learn(
     for cut in ours.keys() | theirs.keys():
         p, q = ours.get(cut, 0.0), theirs.get(cut, 0.0)
         assert abs(p - q) <= 5 * np.sqrt((p + q) / 1000), cut
-    assert len(ours) >= 12
+    assert len(ours) >= 10
     # Thresholds are those that were drawn, and not edges between values.
     assert len(np.unique(thresholds[0])) > 0.9 * len(thresholds[0]) > 90
     assert scipy.stats.ks_2samp(*thresholds).pvalue > 1e-6
@@ -378,7 +378,9 @@ def test_weights_of_any_size_grow_the_same_trees(kind: Any, exponent: int, on_pa
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(200, 3)), rng.integers(1, 4, 200).astype(float)
     y = (X[:, 0] > 0).astype(float)
-    found, expected = (kind(5, random_state=0).fit(X, y, w).predict(X) for w in (weights * 2.0**exponent, weights))
+    found, expected = (
+        kind(5, random_state=0, bootstrap=False).fit(X, y, w).predict(X) for w in (weights * 2.0**exponent, weights)
+    )
     np.testing.assert_array_equal(found, expected)
 
 

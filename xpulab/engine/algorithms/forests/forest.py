@@ -35,6 +35,7 @@ _LOOK = 0.1  # seconds between two looks for a request to stop
 #: Rows that are followed through one tree before the next: with four times as many, a tree is read into the cache less
 #: often, which takes a fifth of the time, but each thread should have a piece.
 _PIECE, _LONG_PIECE = 16384, 65536
+_EXPONENT = 100  # of the largest weight, up to which squares of sums of weights are far from the ends of float64
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def grow(
             drawn = drawn_weights(seed, data.n_samples, draws, shared, by_weight, balanced, target)
             place = rooms.get()
             try:
-                tree = grow_tree(places, drawn, edges, target, made, seed, place.room)
+                tree = grown_by(places, drawn, edges, target, made, seed, place.room)
                 if oob:
                     add_unsampled(places, drawn, tree, place.sums, place.times)
                 return tree
@@ -146,6 +147,16 @@ def grow(
         found |= {"oob": task.comm.reduce(sum(place.sums for place in every))}
         found |= {"times": task.comm.reduce(sum(place.times for place in every))}
     return found
+
+
+def grown_by(places: np.ndarray, drawn: np.ndarray, *how: Any) -> Grown:
+    """Grow a tree by weights of any size: the squares of their sums would leave the range of float64."""
+    exponent = int(np.frexp(drawn.max())[1])
+    if abs(exponent) <= _EXPONENT:
+        return grow_tree(places, drawn, *how)
+    tree = grow_tree(places, np.ldexp(drawn, -exponent), *how)
+    tree.nodes["weighted_n_node_samples"] = np.ldexp(tree.nodes["weighted_n_node_samples"], exponent)
+    return tree
 
 
 class _Place:
