@@ -108,7 +108,7 @@ class ForestProxy(ScoredHere, TreesProxy):
         together = bool(self.oob_score) and not before and self.ccp_alpha == 0
         self._range = _joined(self._range if before else None, targets)
         centred = self.criterion in ("squared_error", "friedman_mse")
-        middle = targets.mean if centred else np.zeros(self.n_outputs_)
+        middle = _near(targets) if centred else np.zeros(self.n_outputs_)
 
         def send(outgoing: Outgoing) -> dict[str, SharedArray | HandleTargets | None]:
             return {"y": targets.sent(cluster, outgoing, middle), "shares": targets.sent_weights(outgoing)}
@@ -348,6 +348,13 @@ class ForestProxy(ScoredHere, TreesProxy):
             If the estimator is not fitted.
         """
         return super().to_sklearn()
+
+
+def _near(targets: Targets) -> np.ndarray:
+    """Return numbers near the means of the targets, of few digits, so that targets of few digits keep theirs."""
+    grid = 2.0 ** (np.frexp(targets.largest - targets.least)[1] - 8)
+    near: np.ndarray = np.rint(targets.mean / grid) * grid
+    return np.where(np.isfinite(near), near, targets.mean)
 
 
 def _joined(before: np.ndarray | None, targets: Targets) -> np.ndarray:

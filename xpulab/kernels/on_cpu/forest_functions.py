@@ -248,13 +248,13 @@ def grow_tree(  # type: ignore[no-untyped-def]
             first = begin if side == 0 else middle
             last = middle if side == 0 else end
             deepest = max(deepest, depth)
-            squares = sum_node(samples, first, last, criterion, sums, whole)
+            squares, differ = sum_node(samples, first, last, criterion, sums, whole)
             weight = weight_of(sums, whole, criterion)
             pure = purity(sums, whole, criterion, weight)
             impurity = (squares - pure) / (outputs * weight)
             if criterion.kind == GINI:
                 impurity += 1
-            impurity = max(impurity, np.float64(0))
+            impurity = max(impurity, np.float64(0)) if differ != 0 else np.float64(0)
             write_leaf(tree, node, last - first, weight, impurity, criterion, sums, whole)
             low = left_low if side == 0 else right_low
             high = left_high if side == 0 else right_high

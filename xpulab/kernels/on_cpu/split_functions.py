@@ -212,11 +212,13 @@ def list_and_add(columns, feature, begin, end, samples, criterion, sums):  # typ
 
 @inlined
 def sum_node(samples, first, last, criterion, sums, whole):  # type: ignore[no-untyped-def]
-    # The sums of a node's rows, from `whole` on; returns what a perfect split would add to the purity of numbers.
+    # The sums of a node's rows, from `whole` on; returns what a perfect split would add to the purity of numbers, and 0
+    # if all numbers are equal, whose impurity would not be exactly 0.
     for s in range(whole, whole + criterion.size):
         sums[s] = 0
     weights, targets, outputs = samples.weights, samples.targets, criterion.outputs
     squares = np.float64(0)
+    differ = 1 if criterion.head == 1 else 0
     if outputs == 1 and criterion.head == 1 and criterion.classes == 2:
         # In registers.
         zeros = np.float64(0)
@@ -235,11 +237,12 @@ def sum_node(samples, first, last, criterion, sums, whole):  # type: ignore[no-u
         for i in range(first, last):
             for o in range(outputs):
                 target = targets[i * outputs + o]
+                differ |= 1 if target != targets[first * outputs + o] else 0
                 if criterion.kind != _POISSON:
                     squares += weights[i] * target * target
                 elif target > 0:
                     squares += weights[i] * target * np.log(target)
-    return squares
+    return squares, differ
 
 
 @inlined
