@@ -92,7 +92,7 @@ FITS: dict[str, tuple[Any, dict[str, Any], bool, int]] = {
     ),
     "LinearDiscriminantAnalysis": (LinearDiscriminantAnalysis("lsqr"), {"y": LABELS}, False, 1),
     "LinearDiscriminantAnalysis, shrunk": (
-        LinearDiscriminantAnalysis("eigen", shrinkage="auto"), {"y": LABELS}, False, 2,
+        LinearDiscriminantAnalysis("lsqr", shrinkage="auto"), {"y": LABELS}, False, 2,
     ),
     "QuadraticDiscriminantAnalysis": (QuadraticDiscriminantAnalysis(reg_param=0.1), {"y": LABELS}, False, 1),
     "LassoCV": (LassoCV(cv=3, alphas=[0.1, 1.0]), {"y": Y}, False, 2),

@@ -352,8 +352,9 @@ class ForestProxy(ScoredHere, TreesProxy):
 
 def _near(targets: Targets) -> np.ndarray:
     """Return numbers near the means of the targets, of few digits, so that targets of few digits keep theirs."""
-    grid = 2.0 ** (np.frexp(targets.largest - targets.least)[1] - 8)
-    near: np.ndarray = np.rint(targets.mean / grid) * grid
+    with np.errstate(all="ignore"):
+        grid = 2.0 ** (np.frexp(targets.largest - targets.least)[1] - 8)
+        near: np.ndarray = np.rint(targets.mean / grid) * grid
     return np.where(np.isfinite(near), near, targets.mean)
 
 
