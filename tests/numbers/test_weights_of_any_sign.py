@@ -44,7 +44,12 @@ WEIGHTS: dict[str, Any] = {
 #: Where scikit-learn computes nothing that means something: such weights are refused in words.
 REFUSED = {
     **{name: {"all negative"} for name in ("KMeans", "BisectingKMeans", "MiniBatchKMeans")},
-    **{f"{forest}{kind}": {"all negative"} for forest in FORESTS for kind in ("Classifier", "Regressor")},
+    **{f"RandomForest{kind}": {"all negative"} for kind in ("Classifier", "Regressor")},
+    # Nodes whose weight is negative have no impurity.
+    **{
+        f"ExtraTrees{kind}": {"all negative", "some negative", "a class of negative", "a sum of zero"}
+        for kind in ("Classifier", "Regressor")
+    },
     **{name: {"some negative", "a class of negative"} for name in ("Lasso", "ElasticNet")},
     # As any negative weights.
     **{f"Ridge{kind}": {"a sum of zero"} for kind in ("", "CV", "Classifier", "ClassifierCV")},
