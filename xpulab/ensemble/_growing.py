@@ -75,7 +75,7 @@ class ForestProxy(ScoredHere, TreesProxy):
     #: The least and the largest target of each output, of all trees: means are rounded, and must not leave this range.
     _range: Any = None
 
-    def _grow(self, X: Any, y: Any, sample_weight: Any) -> Any:
+    def _grow(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit the forest, in the steps of scikit-learn's `fit`."""
         cluster = current_ranks()
         require_computed(self)
@@ -101,7 +101,7 @@ class ForestProxy(ScoredHere, TreesProxy):
             )
             if self.oob_score and not hasattr(self, "oob_score_"):
                 self._score_oob(cluster, X, targets)
-            return self._decapsulated()
+            return
         if self.oob_score:
             self._require_oob(targets.some)
         # The ranks can compute these predictions only if all trees are new, and none is pruned afterwards.
@@ -137,7 +137,6 @@ class ForestProxy(ScoredHere, TreesProxy):
                 self._oob = answer.results[0]["oob"], answer.results[0]["times"], middle
             if self.oob_score:
                 self._score_oob(cluster, X, targets)
-        return self._decapsulated()
 
     def _checked_targets(self, cluster: Ranks, X: Any, y: Any) -> np.ndarray | ShardedArray:
         """Check y as scikit-learn does; what the engines have or read beside the rows of X does not come here."""
@@ -176,9 +175,6 @@ class ForestProxy(ScoredHere, TreesProxy):
         if more and there:
             random_state.randint(np.iinfo(np.int32).max, size=there)
         return [self._make_estimator(append=False, random_state=random_state) for _ in range(more)]
-
-    def _decapsulated(self) -> Any:
-        return self
 
     def _draws(self, n: int, weights: np.ndarray | None) -> int | None:
         """Return the number of rows that are drawn for a tree; None without a bootstrap."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from xpulab.checks import ONE_AT_A_TIME
 from xpulab.data import ShardedArray
 from xpulab.ensemble._growing import ForestProxy
 from xpulab.estimator.results_in_files import in_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ForestOfClasses", "ForestOfNumbers"]
 
@@ -30,7 +33,7 @@ class ForestOfClasses(ForestProxy):
         X: npt.ArrayLike | ShardedArray,
         y: npt.ArrayLike | ShardedArray,
         sample_weight: npt.ArrayLike | None = None,
-    ) -> Any:
+    ) -> Self:
         """Grow the trees.
 
         Parameters
@@ -60,7 +63,10 @@ class ForestOfClasses(ForestProxy):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        return self._grow(X, y, sample_weight)
+        self._grow(X, y, sample_weight)
+        if self.n_outputs_ == 1 and isinstance(self.classes_, list):
+            self.classes_, self.n_classes_ = self.classes_[0], self.n_classes_[0]
+        return self
 
     def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> Any:
         """Return the class of each row with the greatest mean of the trees' probabilities.
@@ -118,11 +124,6 @@ class ForestOfClasses(ForestProxy):
         shares = [np.ascontiguousarray(means[:, o, :n]) for o, n in enumerate(np.atleast_1d(self.n_classes_))]
         return shares[0] if len(shares) == 1 else shares
 
-    def _decapsulated(self) -> Any:
-        if self.n_outputs_ == 1 and isinstance(self.classes_, list):
-            self.classes_, self.n_classes_ = self.classes_[0], self.n_classes_[0]
-        return self
-
     def _take_oob(self, means: np.ndarray, y: np.ndarray, scoring_function: Any) -> None:
         shares = means.swapaxes(1, 2)
         self.oob_decision_function_ = shares[:, :, 0] if shares.shape[2] == 1 else shares
@@ -140,7 +141,7 @@ class ForestOfNumbers(ForestProxy):
         X: npt.ArrayLike | ShardedArray,
         y: npt.ArrayLike | ShardedArray,
         sample_weight: npt.ArrayLike | None = None,
-    ) -> Any:
+    ) -> Self:
         """Grow the trees.
 
         Parameters
@@ -171,7 +172,8 @@ class ForestOfNumbers(ForestProxy):
         KeyboardInterrupt
             If the user interrupted the fit; nothing was fitted.
         """
-        return self._grow(X, y, sample_weight)
+        self._grow(X, y, sample_weight)
+        return self
 
     def predict(self, X: npt.ArrayLike | ShardedArray, out: str | os.PathLike[str] | None = None) -> np.ndarray:
         """Return the prediction for each row: the mean over the trees of the value of its leaf.
