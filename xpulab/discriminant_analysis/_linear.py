@@ -210,9 +210,9 @@ class LinearDiscriminantAnalysis(
             lengths=True, whole=whole,
         ).results[0]  # fmt: skip
         each = found["scatters"]
-        within = np.tensordot(
-            priors.astype(np.float64), [covariance_of(each, k, "auto") for k in range(n_classes)], axes=1
-        )
+        within = np.zeros(each.within.shape[1:])
+        for k, prior in enumerate(priors.astype(np.float64)):
+            within += prior * covariance_of(each, k, "auto")
         return _Covariances(each.means[:n_classes], within, covariance_of(each, n_classes, "auto") if whole else None)
 
     def _scatter(self, cluster: Ranks, rows: Any, labels: Labels, by_class: _Floats | None) -> Scatter:

@@ -55,7 +55,7 @@ class ForestOfClasses(ForestProxy):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for CSR matrices, and for `monotonic_cst`. No rows have been sent.
+            For input and parameters that scikit-learn rejects, and for CSR matrices. No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -163,7 +163,7 @@ class ForestOfNumbers(ForestProxy):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input that scikit-learn rejects, for CSR matrices, "absolute_error" and `monotonic_cst`. No rows have
+            For input and parameters that scikit-learn rejects, for CSR matrices, and "absolute_error". No rows have
             been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
