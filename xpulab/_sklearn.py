@@ -81,6 +81,14 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+def _check_categorical_features(estimator: Any, X: Any) -> Any:
+    """Return scikit-learn's mask of the columns with categories; before 1.9, a method of the estimators finds it."""
+    if hasattr(estimator, "_check_categorical_features"):
+        return estimator._check_categorical_features(X)
+    check = importlib.import_module("sklearn.utils.validation")._check_categorical_features
+    return check(X, estimator.categorical_features)
+
+
 def balances_by_weight() -> bool:
     """Return whether ``class_weight="balanced"`` counts the weights of rows, as since 1.7, and not rows."""
     return (

@@ -48,12 +48,15 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
     max_bins : int, default=255
         Largest number of bins of a column, at most 255. Missing values have a bin of their own.
     categorical_features : array-like, str or None, default="from_dtype"
-        Columns of categories are not supported: if the array marks any, or, with "from_dtype", if columns of a data
-        frame have a dtype of categories, `fit` raises ValueError.
+        Columns of categories, by a mask, their numbers or their names; with "from_dtype" those of data frames and
+        tables that have a dtype of categories. A split sends a set of categories to the left. There are at most
+        `max_bins` of a column; missing values, and categories that the fit has not seen, go where most rows went.
+        Strings are taken from tables whose columns have names.
     monotonic_cst : array-like of int of shape (n_features,), dict or None, default=None
         For each column 1 if predictions must not fall with it, -1 if they must not rise, 0 without a constraint.
     interaction_cst : {"pairwise", "no_interactions"} or sequence of lists, tuples or sets of int, default=None
-        Groups of columns that may be on one path of a tree.
+        Groups of columns of X that may be on one path of a tree. (Up to 1.9, scikit-learn takes these numbers for
+        others if columns of categories come after columns of numbers.)
     warm_start : bool, default=False
         Whether `fit` adds trees to those of the last fit.
     early_stopping : "auto" or bool, default="auto"
@@ -89,8 +92,8 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
         losses of all fits are in `report_`.
     validation_score_ : ndarray of shape (`n_iter_` + 1,)
         The same for the rows that were held out or given for validation; empty without these.
-    is_categorical_ : None
-        No column has categories.
+    is_categorical_ : ndarray of bool of shape (`n_features_in_`,) or None
+        Which columns have categories; None if none has.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
@@ -100,7 +103,7 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
 
     See Also
     --------
-    sklearn.ensemble.HistGradientBoostingClassifier : The same in one process, also for categories.
+    sklearn.ensemble.HistGradientBoostingClassifier : The same in one process.
 
     References
     ----------
@@ -156,8 +159,8 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, CSR matrices, columns of categories, and other values
-            of `scoring`. No rows have been sent.
+            For input and parameters that scikit-learn rejects, CSR matrices, strings of columns without names, and
+            other values of `scoring`. No rows have been sent, except for a column of too many categories.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -327,12 +330,15 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
     max_bins : int, default=255
         Largest number of bins of a column, at most 255. Missing values have a bin of their own.
     categorical_features : array-like, str or None, default="from_dtype"
-        Columns of categories are not supported: if the array marks any, or, with "from_dtype", if columns of a data
-        frame have a dtype of categories, `fit` raises ValueError.
+        Columns of categories, by a mask, their numbers or their names; with "from_dtype" those of data frames and
+        tables that have a dtype of categories. A split sends a set of categories to the left. There are at most
+        `max_bins` of a column; missing values, and categories that the fit has not seen, go where most rows went.
+        Strings are taken from tables whose columns have names.
     monotonic_cst : array-like of int of shape (n_features,), dict or None, default=None
         For each column 1 if predictions must not fall with it, -1 if they must not rise, 0 without a constraint.
     interaction_cst : {"pairwise", "no_interactions"} or sequence of lists, tuples or sets of int, default=None
-        Groups of columns that may be on one path of a tree.
+        Groups of columns of X that may be on one path of a tree. (Up to 1.9, scikit-learn takes these numbers for
+        others if columns of categories come after columns of numbers.)
     warm_start : bool, default=False
         Whether `fit` adds trees to those of the last fit.
     early_stopping : "auto" or bool, default="auto"
@@ -364,8 +370,8 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
         losses of all fits are in `report_`.
     validation_score_ : ndarray of shape (`n_iter_` + 1,)
         The same for the rows that were held out or given for validation; empty without these.
-    is_categorical_ : None
-        No column has categories.
+    is_categorical_ : ndarray of bool of shape (`n_features_in_`,) or None
+        Which columns have categories; None if none has.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns; set only if the input has names, and all of them are strings.
@@ -375,7 +381,7 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
 
     See Also
     --------
-    sklearn.ensemble.HistGradientBoostingRegressor : The same in one process, also for categories.
+    sklearn.ensemble.HistGradientBoostingRegressor : The same in one process.
 
     Examples
     --------
@@ -426,8 +432,8 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, CSR matrices, columns of categories, and other values
-            of `scoring`. No rows have been sent.
+            For input and parameters that scikit-learn rejects, CSR matrices, strings of columns without names, and
+            other values of `scoring`. No rows have been sent, except for a column of too many categories.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError

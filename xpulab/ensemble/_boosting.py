@@ -13,11 +13,20 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from xpulab._sklearn import PREDICTOR_RECORD_DTYPE, TreePredictor, _BinMapper, _check_monotonic_cst
+from xpulab._sklearn import _BinMapper, _check_monotonic_cst
 from xpulab.checks import ONE_AT_A_TIME, check_y, place_named
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
+from xpulab.ensemble._boosted_trees import as_scikit_learns, as_sent, packed
+from xpulab.ensemble._categorical import (
+    as_fitted,
+    as_trees_have_them,
+    columns_for_fit,
+    keep_encoder,
+    marked,
+    rows_and_columns,
+)
 from xpulab.estimator.columns import ScannedColumn, beside
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import checked_weights
@@ -25,7 +34,8 @@ from xpulab.estimator.scoring import ScoredHere
 from xpulab.estimator.sending import Result
 from xpulab.scanning import Scan, read_here
 from xpulab.sharing.answers import Boosted
-from xpulab.sharing.sources import Growth, SharedArray
+from xpulab.sharing.sources import CategoricalColumns, Growth, SharedArray
+from xpulab.sources.source import Column
 from xpulab.tables import ShardedColumn
 
 __all__ = ["BoostingProxy"]
@@ -33,7 +43,7 @@ __all__ = ["BoostingProxy"]
 _SUBSAMPLE = 200_000  # rows from which scikit-learn chooses the thresholds between bins
 _STAGES_BYTES = 64 << 20  # of the predictions of several stages that are in this process at a time
 _STATE_BYTES = 256 << 20  # of the largest state that a fit keeps
-_NODE_BYTES = 64
+_NODE_BYTES = 96
 
 _Sent = dict[str, np.ndarray | None]
 
@@ -46,6 +56,8 @@ class _Input(FitInput):
     arguments: Mapping[str, object]
     growth: Growth
     mapper: Any
+    columns: CategoricalColumns | None
+    about: list[Column]
     classifies: bool
 
 
@@ -87,12 +99,17 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     _loss: Any
     _random_seed: Any
     _feature_subsample_rng: Any
+    _preprocessor: Any
+    is_categorical_: npt.NDArray[np.bool_] | None
 
     def _boost(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
         """Fit, in the steps of scikit-learn's `fit`."""
         cluster = current_ranks()
-        self._require_computed(X)
-        rows = self._checked(cluster, X, reset=True)
+        self._require_computed()
+        goes_on = self.warm_start and self._is_fitted()
+        self.is_categorical_ = mask = marked(self, X)
+        X, about = (X, []) if mask is None else rows_and_columns(cluster, X, mask)
+        rows = self._checked(cluster, X, reset=True, categories=mask is not None)
         y = self._targets(cluster, beside(y, rows, cluster, np.float64), rows.shape[0])
         weights = self._gathered_weights(sample_weight, rows.shape[0])
         if weights is not None:
@@ -100,12 +117,12 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         with ONE_AT_A_TIME:
             y = self._encode_y(y)
             weights = self._finalize_sample_weight(weights, y)
-        given = self._validation(cluster, X_val, y_val, sample_weight_val)
-        goes_on = self.warm_start and self._is_fitted()
+        columns = None if mask is None else columns_for_fit(self, mask, about, goes_on)
+        given = self._validation(cluster, X_val, y_val, sample_weight_val, about)
         self._seed(goes_on)
         self._validate_parameters()
         n, self._n_features = rows.shape
-        growth = self._growth()
+        growth = self._growth(columns)
         self._loss = self._get_loss(sample_weight=weights)
         self.do_early_stopping_ = n > 10_000 if self.early_stopping == "auto" else self.early_stopping
         self._use_validation_data = self.validation_fraction is not None or bool(given)
@@ -142,12 +159,19 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             "stopping": (int(self.n_iter_no_change), float(self.tol)) if self.do_early_stopping_ else None,
             "start": self._begin(),
         }
-        return self._run(cluster, self._input(rows, sent, arguments, growth))
+        if columns is None:
+            self._preprocessor = self._is_categorical_remapped = None
+        return self._run(cluster, self._input(rows, sent, arguments, growth, columns, about))
 
-    def _growth(self) -> Growth:
+    def _growth(self, columns: CategoricalColumns | None) -> Growth:
         """Return how trees are grown, as the engines take it."""
         constraints = _check_monotonic_cst(self, self.monotonic_cst)
         interactions = self._check_interaction_cst(self._n_features)
+        if columns is not None:
+            if np.any(constraints[self.is_categorical_]):
+                raise ValueError("Categorical features cannot have monotonic constraints.")
+            constraints, place = constraints[columns.order], np.argsort(columns.order)
+            interactions = None if interactions is None else [place[list(group)] for group in interactions]
         return Growth(
             learning_rate=float(self.learning_rate),
             max_leaf_nodes=self.max_leaf_nodes,
@@ -159,39 +183,28 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             interactions=None if interactions is None else [sorted(map(int, group)) for group in interactions],
         )
 
-    def _input(self, rows: Any, sent: _Sent, arguments: Mapping[str, object], growth: Growth) -> _Input:
+    def _input(
+        self,
+        rows: Any,
+        sent: _Sent,
+        arguments: Mapping[str, object],
+        growth: Growth,
+        columns: CategoricalColumns | None,
+        about: list[Column],
+    ) -> _Input:
         mapper = _BinMapper(n_bins=self.max_bins + 1, random_state=self._random_seed)
         return _Input(
-            X=rows, sent=sent, arguments=arguments, growth=growth, mapper=mapper, classifies=is_classifier(self),
-            max_iter=int(self.max_iter), parameters=self.get_params(deep=False),
+            X=rows, sent=sent, arguments=arguments, growth=growth, mapper=mapper, columns=columns, about=about,
+            classifies=is_classifier(self), max_iter=int(self.max_iter), parameters=self.get_params(deep=False),
         )  # fmt: skip
 
-    def _require_computed(self, X: Any) -> None:
+    def _require_computed(self) -> None:
         """Raise ValueError for parameters that the engines do not support."""
-        theirs = f"use scikit-learn's {type(self).__name__}"
         if not isinstance(self.loss, str):
-            raise ValueError(f"loss={self.loss!r} was given; expected the name of a loss, or {theirs}")
-        categories = self.categorical_features
-        if isinstance(categories, str):
-            dtypes = [] if isinstance(X, ShardedArray | Scan) else list(getattr(X, "dtypes", []))
-            names = [
-                str(dtype) for dtype in dtypes if str(dtype).lower().startswith(("category", "categorical", "enum"))
-            ]
-            if names:
-                raise ValueError(
-                    f"X has {len(names)} column(s) of categories, which the engines do not split by sets; encode them, "
-                    f"for example with xpulab.preprocessing.OrdinalEncoder, or {theirs}"
-                )
-        elif categories is not None and np.size(categories):
-            marked = np.asarray(categories)
-            if marked.dtype != bool or marked.any():
-                raise ValueError(
-                    "categorical_features was given, which the engines do not support; encode these columns, for "
-                    f"example with xpulab.preprocessing.OrdinalEncoder, or {theirs}"
-                )
-        self.is_categorical_ = None
-        self._preprocessor = None
-        self._is_categorical_remapped = None
+            raise ValueError(
+                f"loss={self.loss!r} was given; expected the name of a loss, or use scikit-learn's "
+                f"{type(self).__name__}"
+            )
 
     def _require_scoring(self) -> None:
         if self.do_early_stopping_ and self.scoring != "loss":
@@ -235,7 +248,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             weights = weights.gather()
         return None if weights is None else np.ascontiguousarray(weights, np.float64)
 
-    def _validation(self, cluster: Ranks, X: Any, y: Any, sample_weight: Any) -> _Sent:
+    def _validation(self, cluster: Ranks, X: Any, y: Any, sample_weight: Any, fitted: list[Column]) -> _Sent:
         """Return the rows for validation that were given, with their targets and weights; empty without."""
         if X is None and y is None:
             return {}
@@ -243,8 +256,13 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             raise ValueError("X_val is provided, but y_val was not provided.")
         if X is None:
             raise ValueError("y_val is provided, but X_val was not provided.")
-        rows = self._checked(cluster, X, reset=False)
+        mask, about = self.is_categorical_, fitted
+        if mask is not None:
+            X, about = rows_and_columns(cluster, X, mask)
+        rows = self._checked(cluster, X, reset=False, categories=mask is not None)
         rows = rows.gather() if isinstance(rows, ShardedArray) else read_here(rows)
+        if mask is not None:
+            rows = as_fitted(rows, about, fitted, mask)
         encoded = self._encode_y_val(self._targets(cluster, y, len(rows)))
         if self.early_stopping is False:
             raise ValueError(
@@ -300,7 +318,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     def _begin(self) -> Boosted:
         """Return the trees from which the fit goes on, with their scores."""
         return {
-            "trees": [[_as_sent(predictor.nodes) for predictor in each] for each in self._predictors],
+            "trees": [[as_sent(predictor) for predictor in each] for each in self._predictors],
             "train_score": self.train_score_.tolist(),
             "validation_score": self.validation_score_.tolist(),
             "rng": self._feature_subsample_rng.bit_generator.state,
@@ -317,17 +335,25 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             sent = checked.sent
             return {"sent": {name: None if given is None else outgoing.send(given) for name, given in sent.items()}}
 
-        return {**checked.arguments, "growth": checked.growth, "send_more": send}
+        return {**checked.arguments, "growth": checked.growth, "columns": checked.columns, "send_more": send}
 
     def _keep_state(self, checked: _Input, state: Mapping[str, Any], labels: Any) -> None:
         mapper = checked.mapper
         thresholds = [np.asarray(column) for column in state["thresholds"]]
+        counts = [len(column) + 1 for column in thresholds]
+        n_categorical = 0
+        if checked.columns is not None:
+            n_categorical = len(checked.columns.names)
+            thresholds[:n_categorical] = [np.arange(float(n)) for n in counts[:n_categorical]]  # the categories
+            if checked.columns.values is None:
+                keep_encoder(self, checked.columns, checked.about, state["categories"])
         mapper.missing_values_bin_idx_ = mapper.n_bins - 1
         mapper.bin_thresholds_ = thresholds
-        mapper.is_categorical_ = np.zeros(len(thresholds), np.uint8)
-        mapper.n_bins_non_missing_ = np.array([len(column) + 1 for column in thresholds], np.uint32)
+        mapper.is_categorical_ = np.asarray(np.arange(len(counts)) < n_categorical, np.uint8)
+        mapper.n_bins_non_missing_ = np.array(counts, np.uint32)
         self._bin_mapper = mapper
-        self._predictors = [[_predictor(tree) for tree in trees] for trees in state["trees"]]
+        missing = int(mapper.missing_values_bin_idx_)
+        self._predictors = [[as_scikit_learns(tree, missing) for tree in trees] for trees in state["trees"]]
         self.train_score_ = np.array(state["train_score"])
         self.validation_score_ = np.array(state["validation_score"])
         self._feature_subsample_rng.bit_generator.state = state["rng"]
@@ -342,9 +368,9 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         """Return the raw predictions: float64 of shape (n_samples, n_trees_per_iteration_)."""
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
+        X, columns = self._prepared(cluster, X)
         result = Result(self.n_trees_per_iteration_, np.float64)
-        self._follow(cluster, method, X, result, self._predictors)
+        self._follow(cluster, method, X, result, self._predictors, columns=columns)
         found: np.ndarray = result.value
         return found
 
@@ -354,10 +380,14 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     def _staged_raw_predict(self, X: Any) -> Iterator[np.ndarray]:
         check_is_fitted(self)
         cluster = self._cluster()
-        X = self._checked(cluster, X, reset=False)
-        return self._stages(cluster, X)
+        return self._stages(cluster, *self._prepared(cluster, X))
 
-    def _stages(self, cluster: Ranks, X: Any) -> Iterator[np.ndarray]:
+    def _prepared(self, cluster: Ranks, X: Any) -> tuple[Any, CategoricalColumns | None]:
+        """Return checked rows for a prediction, with numbers in place of strings, and what the numbers stand for."""
+        X, columns = as_trees_have_them(self, cluster, X)
+        return self._checked(cluster, X, reset=False, categories=columns is not None), columns
+
+    def _stages(self, cluster: Ranks, X: Any, columns: CategoricalColumns | None) -> Iterator[np.ndarray]:
         """Yield the raw predictions after each iteration, of which the engines compute several at a time."""
         k = self.n_trees_per_iteration_
         several = max(1, _STAGES_BYTES // (8 * k * max(1, X.shape[0])))
@@ -365,8 +395,9 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             last = min(first + several, len(self._predictors))
             result = Result((last - first) * k, np.float64)
             self._follow(
-                cluster, "staged_predict", X, result, self._predictors[:last], stages=last - first, skipped=first * k
-            )
+                cluster, "staged_predict", X, result, self._predictors[:last], columns=columns, stages=last - first,
+                skipped=first * k,
+            )  # fmt: skip
             for stage in range(last - first):
                 yield np.array(result.value[:, stage * k : (stage + 1) * k])
 
@@ -374,10 +405,10 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         self, cluster: Ranks, method: str, X: Any, result: Result, predictors: list[list[Any]], **more: Any
     ) -> None:
         """Have the engines add up the values of trees."""
-        trees = [predictor.nodes for each in predictors for predictor in each]
+        trees = [predictor for each in predictors for predictor in each]
 
         def send(outgoing: Outgoing) -> dict[str, dict[str, SharedArray]]:
-            return {"forest": {name: outgoing.send(array) for name, array in _packed(trees).items()}}
+            return {"forest": {name: outgoing.send(array) for name, array in packed(trees).items()}}
 
         self._ask(
             cluster,
@@ -394,47 +425,3 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         """Return the numbers of the most probable classes."""
         found: npt.NDArray[np.intp] = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else np.argmax(raw, axis=1)
         return found
-
-
-#: Fields of a tree's nodes, as engines and scikit-learn have them.
-_FIELDS = (
-    "value", "gain", "num_threshold", "count", "feature_idx", "left", "right", "depth", "bin_threshold",
-    "missing_go_to_left", "is_leaf",
-)  # fmt: skip
-_SENT = np.dtype(list(zip(_FIELDS, ("f8", "f8", "f8", "i8", "i8", "i4", "i4", "i4", "u1", "u1", "u1"), strict=True)))
-
-
-def _as_sent(nodes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the nodes of scikit-learn's tree as engines have them."""
-    found = np.zeros(len(nodes), _SENT)
-    for name in _FIELDS:
-        found[name] = nodes[name]
-    return found
-
-
-def _predictor(tree: npt.NDArray[Any]) -> Any:
-    """Return scikit-learn's tree."""
-    nodes = np.zeros(len(tree), PREDICTOR_RECORD_DTYPE)
-    for name in _FIELDS:
-        nodes[name] = tree[name]
-    none = np.zeros((0, 8), np.uint32)
-    return TreePredictor(nodes, none, none)
-
-
-def _packed(trees: list[npt.NDArray[Any]]) -> dict[str, np.ndarray]:
-    """Return nodes, thresholds, values and first nodes of trees, as ``xpulab.kernels.on_cpu.boosting`` takes them."""
-    sizes = [len(tree) for tree in trees]
-    roots = np.cumsum([0, *sizes])
-    every = np.concatenate(trees) if trees else np.zeros(0, PREDICTOR_RECORD_DTYPE)
-    leaf, own = every["is_leaf"] != 0, np.arange(len(every))
-    firsts = np.repeat(roots[:-1], sizes)
-    nodes = np.zeros((len(every), 4), np.int32)
-    nodes[:, 0] = np.where(leaf, own, every["left"] + firsts)
-    nodes[:, 1] = np.where(leaf, own, every["right"] + firsts)
-    nodes[:, 2] = np.where(leaf, 0, 2 * every["feature_idx"] + every["missing_go_to_left"])
-    return {
-        "nodes": nodes,
-        "thresholds": np.ascontiguousarray(every["num_threshold"], np.float64),
-        "values": np.ascontiguousarray(every["value"], np.float64),
-        "roots": roots[:-1].astype(np.int64),
-    }

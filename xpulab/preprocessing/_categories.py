@@ -17,7 +17,7 @@ from xpulab.deploy.tasks.answers import Answer
 from xpulab.estimator.proxy import TransformerProxy
 from xpulab.scanning import Scan
 from xpulab.sharing.answers import Categories, Encoded
-from xpulab.sources.coded import codes_of, labels_of
+from xpulab.sources.coded import known_codes, labels_of
 from xpulab.sources.source import Column
 from xpulab.tables import coded, columns_of_rows
 
@@ -77,7 +77,7 @@ class CategoriesProxy(TransformerProxy):
         about = columns_of_rows(X, len(places))
         if len(about) != len(places):  # the check of X raises scikit-learn's error
             about = [Column(None, "", None)] * len(places)
-        known = [_known(*each) for each in zip(about, self.categories_, places, strict=True)]
+        known = [known_codes(*each) for each in zip(about, self.categories_, places, strict=True)]
         return X, [each for each, _ in known], [each for _, each in known]
 
     def _checked(self, cluster: Ranks, X: Any, *, reset: bool, look_now: bool = False, **rules: object) -> Any:
@@ -118,27 +118,6 @@ class FromDistinct:
         values, counts, _ = self.distinct
         often = list(map(_counted, self.categories_, values, counts))  # type: ignore[attr-defined]
         super()._fit_infrequent_category_mapping(n_samples, often, missing_indices)  # type: ignore[misc]
-
-
-def _known(
-    column: Column, categories: npt.NDArray[Any], places: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the numbers that stand for categories in rows, in ascending order with NaN last, and their places.
-
-    Raises
-    ------
-    ValueError
-        If the categories are strings, and the rows have numbers.
-    """
-    if column.categories is None:
-        if categories.dtype.kind in "OUS":
-            raise ValueError(f"X has numbers, and the categories of the fit are strings: {categories[:5]}")
-        return categories.astype(np.float64), places
-    if categories.dtype.kind not in "OUS":
-        raise ValueError(f"X has strings in column {column.name!r}, and the categories of the fit are {categories[:5]}")
-    missing = np.array([each is None or each != each for each in categories])
-    order = np.concatenate([np.flatnonzero(~missing)[np.argsort(categories[~missing])], np.flatnonzero(missing)])
-    return codes_of(column, categories[order]), np.append(places[:-1][order], places[-1])
 
 
 def _counted(categories: npt.NDArray[Any], values: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -488,7 +488,8 @@ class Percentile(OwnRows):
 class Boosted(TypedDict, total=False):
     """The state of gradient boosting. `trees` has the nodes of each iteration's trees, `rng` the state of a generator.
 
-    `thresholds` are those between the bins of each column. A fit that begins has no `run`, `iteration` and thresholds.
+    `thresholds` are those between the bins of each column, `categories` the numbers in the rows that are categories. A
+    fit that begins has no `run`, `iteration`, thresholds and categories.
     """
 
     run: int
@@ -498,3 +499,4 @@ class Boosted(TypedDict, total=False):
     validation_score: list[float]
     rng: Any
     thresholds: list[_Array]
+    categories: list[_Array]

@@ -399,6 +399,28 @@ def bounds_by_stored(indptr: npt.NDArray[Any], size: int) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CategoricalColumns:
+    """Columns of categories of gradient boosting, whose trees have these before the other columns.
+
+    Attributes
+    ----------
+    order : list of int
+        The columns of the rows in the order of the trees.
+    names : list of str
+        What errors call the columns of categories.
+    values : list of numpy.ndarray of float64 or None
+        The numbers in the rows that are categories, of each such column in ascending order; None for all numbers.
+    places : list of numpy.ndarray of float64 or None
+        The numbers of these categories in the trees, with NaN at the end, for other numbers; None for their places.
+    """
+
+    order: list[int]
+    names: list[str]
+    values: list[npt.NDArray[Any]] | None = None
+    places: list[npt.NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Growth:
     """How trees of gradient boosting are grown, in scikit-learn's words.
 

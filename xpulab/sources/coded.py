@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xpulab.sources.source import Column, Fill, RowSource
 
-__all__ = ["CodedSource", "code_dtype", "codes_of", "labels_of", "texts_in"]
+__all__ = ["CodedSource", "code_dtype", "codes_of", "known_codes", "labels_of", "texts_in"]
 
 _PIECE = 65_536  # rows whose strings are in memory at a time
 
@@ -78,6 +78,27 @@ def codes_of(column: Column, labels: npt.NDArray[Any]) -> npt.NDArray[np.float64
             before = found[at - 1] if at and found[at - 1] > after - 1 else after - 1
             found[at] = before + (after - before) / 2
     return found
+
+
+def known_codes(
+    column: Column, categories: npt.NDArray[Any], places: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the numbers that stand for categories in rows, in ascending order with NaN last, and their places.
+
+    Raises
+    ------
+    ValueError
+        If the categories are strings, and the rows have numbers.
+    """
+    if column.categories is None:
+        if categories.dtype.kind in "OUS":
+            raise ValueError(f"X has numbers, and the categories of the fit are strings: {categories[:5]}")
+        return categories.astype(np.float64), places
+    if categories.dtype.kind not in "OUS":
+        raise ValueError(f"X has strings in column {column.name!r}, and the categories of the fit are {categories[:5]}")
+    missing = np.array([each is None or each != each for each in categories])
+    order = np.concatenate([np.flatnonzero(~missing)[np.argsort(categories[~missing])], np.flatnonzero(missing)])
+    return codes_of(column, categories[order]), np.append(places[:-1][order], places[-1])
 
 
 @dataclass(frozen=True)

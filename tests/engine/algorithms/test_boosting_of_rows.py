@@ -77,7 +77,7 @@ def test_a_tree_divides_the_rows(task: Task) -> None:
         learning_rate=1.0, max_leaf_nodes=2, max_depth=None, min_samples_leaf=1, l2_regularization=0.0,
         max_features=1.0, constraints=np.zeros(3, np.int64), interactions=None,
     )  # fmt: skip
-    binned = Binned(bins, np.ascontiguousarray(bins.T), thresholds, np.zeros(3, np.uint8))
+    binned = Binned(bins, np.ascontiguousarray(bins.T), thresholds, np.zeros(3, np.uint8), [])
     with ThreadPoolExecutor(1) as pool:
         generator = np.random.default_rng(0)
         root, leaves = grow(task, binned, growth, numbers, (0.25, 0.25), rows, rows.copy(), generator, pool, 1)

@@ -17,7 +17,7 @@ from xpulab.sharing.answers import Categories, Encoded, OwnRows, Percentiles, Ta
 from xpulab.sharing.sources import BlockRows, Handle, SharedArray, Source, Target
 from xpulab.sources.coded import texts_in
 
-__all__ = ["chosen_of"]
+__all__ = ["chosen_of", "places_of"]
 
 _SHOWN = 100  # unknown numbers of a column in an error
 #: Numbers that are so close to the ends are mapped to them; the value of scikit-learn.
@@ -42,7 +42,7 @@ def _texts(task: Task, source: BlockRows) -> Texts:
     return {"rows": last - first, "texts": [tuple(sorted(set().union(*each))) for each in zip(*every, strict=True)]}
 
 
-def _places_of(
+def places_of(
     some: np.ndarray,
     categories: list[np.ndarray],
     places: list[np.ndarray],
@@ -80,7 +80,7 @@ def _encode(
     unknown: list[list[np.ndarray]] = [[] for _ in categories]
 
     def find(some: np.ndarray) -> np.ndarray:
-        return _places_of(some, categories, places, unknown)
+        return places_of(some, categories, places, unknown)
 
     def encode(some: np.ndarray) -> np.ndarray:
         found = find(some)
@@ -116,7 +116,7 @@ def _target_sums(
     fold = np.zeros(len(away), np.int64) if folds is None else folds.open()[mine].astype(np.int64)
     sums = [np.zeros((n_folds, 3, len(known), len(middle))) for known in categories]
     for first, some in on_cpu(data.block):
-        last, found = first + len(some), _places_of(some, categories, places)
+        last, found = first + len(some), places_of(some, categories, places)
         for total, place in zip(sums, found.T, strict=True):
             n = total.shape[2]
             key = fold[first:last] * n + np.where(place < n, place, 0)  # of unknown ones the first, as in scikit-learn
@@ -147,7 +147,7 @@ def _target_replace(
 
     def parts() -> Iterator[np.ndarray]:
         for first, last in pieces(rows.n_samples, rows.n_features * rows.dtype.itemsize):
-            found = _places_of(consecutive(rows, first, last), categories, places)
+            found = places_of(consecutive(rows, first, last), categories, places)
             yield np.hstack([each[fold[first:last], place] for each, place in zip(by_fold, found.T, strict=True)])
 
     if target is not None:

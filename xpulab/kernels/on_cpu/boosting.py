@@ -12,6 +12,7 @@ from xpulab.kernels.on_cpu.host import at, function_of, functions
 
 __all__ = [
     "TREE",
+    "TREE_WITH_SETS",
     "Split",
     "Splitting",
     "Thresholds",
@@ -20,13 +21,13 @@ __all__ = [
     "add_histogram",
     "add_leaves",
     "as_integers",
-    "packed",
     "part_node",
 ]
 
 _F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
 _TOGETHER = 4096  # rows that are copied side by side
 _IN_ORDER = np.arange(_TOGETHER, dtype=np.int32)
+_NO_SETS = np.zeros((0, 32), np.uint8)
 #: A node of a tree, by scikit-learn's names; the left child follows its parent.
 TREE = np.dtype(
     [
@@ -35,6 +36,8 @@ TREE = np.dtype(
         ("is_leaf", "u1"),
     ]
 )  # fmt: skip
+#: The same with the set of bins on the left, which is empty for a split after a bin.
+TREE_WITH_SETS = np.dtype([*TREE.descr, ("left_bins", "u1", (32,))])
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,13 @@ class Thresholds:
         Those of each column, ascending.
     missing : int
         The bin of missing values.
+    n_categorical : int
+        Number of columns, the first, whose values are numbers of categories, and whose bins are these.
     """
 
     columns: list[npt.NDArray[np.float64]]
     missing: int
+    n_categorical: int = 0
 
     @property
     def n_bins(self) -> npt.NDArray[np.int64]:
@@ -69,13 +75,17 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Split:
-    """The best split of a node: its gain, and the integer sums (gradients, second derivatives, rows) on the left."""
+    """The best split of a node: its gain, and the integer sums (gradients, second derivatives, rows) on the left.
+
+    The left has the bins up to `last_bin`, or those of the set `left_bins`, if there is one.
+    """
 
     gain: float
     feature: int
     last_bin: int
     missing_left: int
     left: tuple[int, int, int]
+    left_bins: npt.NDArray[np.uint8] | None = None
 
 
 class Splitting:
@@ -83,18 +93,18 @@ class Splitting:
 
     Parameters
     ----------
-    n_bins : numpy.ndarray of int64 of shape (n_features,)
+    thresholds : Thresholds
     missing : numpy.ndarray of uint8 of shape (n_features,)
         Whether the column has missing values.
     constraints : numpy.ndarray of int64 of shape (n_features,)
-        1 if values must not fall with this column, -1 if they must not rise, 0 without a constraint.
+        1 if values must not fall with this column, -1 if they must not rise, 0 without a constraint, as categories are.
     l2, min_rows, g_unit, h_unit : float
         The regularisation, the least number of rows of a leaf, and what the integers are multiplied by.
     """
 
     def __init__(
         self,
-        n_bins: npt.NDArray[np.int64],
+        thresholds: Thresholds,
         missing: npt.NDArray[np.uint8],
         constraints: npt.NDArray[np.int64],
         l2: float,
@@ -102,9 +112,11 @@ class Splitting:
         g_unit: float,
         h_unit: float,
     ) -> None:
-        self._columns = n_bins, missing, constraints
+        self._columns = thresholds.n_bins, missing, constraints
+        self._n_categorical, self._missing_bin = thresholds.n_categorical, thresholds.missing
         self._settings = np.array([0, -np.inf, np.inf, l2, min_rows, 1e-3, 0, g_unit, h_unit], np.float64)
         self._gain, self._best = np.empty(1), np.empty(6, _I8)
+        self._means, self._order, self._left_bins = np.empty(256), np.empty(256, _I8), np.empty(32, _U1)
 
     def find(
         self,
@@ -119,12 +131,21 @@ class Splitting:
         self._settings[:3] = value, lower, upper
         n_bins, missing, constraints = self._columns
         node = np.array(whole, _I8)
+        self._gain[0], self._best[:] = -1, 0
+        if self._n_categorical:
+            function_of("find_best_set")(
+                at(sums, _I8), self._n_categorical, at(n_bins, _I8), at(missing, _U1), at(allowed, _U1),
+                self._missing_bin, at(node, _I8), at(self._settings, _F8), at(self._gain, _F8), at(self._best, _I8),
+                at(self._means, _F8), at(self._order, _I8), at(self._left_bins, _U1),
+            )  # fmt: skip
         function_of("find_best_split")(
-            at(sums, _I8), len(sums), at(n_bins, _I8), at(missing, _U1), at(constraints, _I8), at(allowed, _U1),
-            at(node, _I8), at(self._settings, _F8), at(self._gain, _F8), at(self._best, _I8),
+            at(sums, _I8), self._n_categorical, len(sums), at(n_bins, _I8), at(missing, _U1),
+            at(constraints, _I8), at(allowed, _U1), at(node, _I8), at(self._settings, _F8), at(self._gain, _F8),
+            at(self._best, _I8),
         )  # fmt: skip
         feature, last_bin, missing_left, g, h, n = self._best.tolist()
-        return Split(float(self._gain[0]), feature, last_bin, missing_left, (g, h, n))
+        chosen = self._left_bins.copy() if feature < self._n_categorical else None
+        return Split(float(self._gain[0]), feature, last_bin, missing_left, (g, h, n), chosen)
 
 
 def as_integers(
@@ -180,6 +201,9 @@ def part_node(
 
     `column` has the bins of the column of the split (n_own,).
     """
+    if split.left_bins is not None:
+        chosen, node = at(split.left_bins, _U1), (at(rows, _I4), begin, end, at(aside, _I4))
+        return int(function_of("part_node_by_set")(at(column, _U1), chosen, *node))
     return int(
         function_of("part_node")(
             at(column, _U1), 1, 0, split.last_bin, missing, split.missing_left, at(rows, _I4), begin, end,
@@ -198,27 +222,35 @@ def add_leaves(
     function_of("add_leaves")(at(rows, _I4), at(bounds, _I8), at(values, _F8), len(values), at(raw, _F8))
 
 
-def packed(tree: npt.NDArray[Any], root: int = 0, by_bins: bool = True) -> npt.NDArray[np.int32]:
-    """Return the nodes of a tree as `add_by_bins` and `add_by_rows` take them, if the first one has this number."""
+def _packed(tree: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Return the nodes of a tree, and their sets of bins, as the machine code takes them."""
     nodes, own = np.empty((len(tree), 4), np.int32), np.arange(len(tree))
     leaf = tree["is_leaf"] != 0
-    nodes[:, 0], nodes[:, 1] = (np.where(leaf, own, tree[side]) + root for side in ("left", "right"))
+    nodes[:, 0], nodes[:, 1] = (np.where(leaf, own, tree[side]) for side in ("left", "right"))
     nodes[:, 2] = np.where(leaf, 0, 2 * tree["feature_idx"].astype(np.int64) + tree["missing_go_to_left"])
-    nodes[:, 3] = tree["bin_threshold"] if by_bins else 0
-    return nodes
+    nodes[:, 3] = tree["bin_threshold"]
+    if tree.dtype != TREE_WITH_SETS:
+        return nodes, _NO_SETS
+    with_set = tree["left_bins"].any(axis=1)
+    sets = np.ascontiguousarray(tree["left_bins"][with_set])
+    nodes[with_set, 3] = -1 - np.arange(len(sets))
+    return nodes, sets
 
 
 def add_by_bins(
     bins: npt.NDArray[np.uint8], missing: int, tree: npt.NDArray[Any], raw: npt.NDArray[np.float64]
 ) -> None:
     """Add the values of a tree's leaves to the rows that come to them."""
-    nodes, values = packed(tree), np.ascontiguousarray(tree["value"])
-    function_of("add_by_bins")(at(bins, _U1), *bins.shape, missing, at(nodes, _I4), at(values, _F8), at(raw, _F8))
+    (nodes, sets), values = _packed(tree), np.ascontiguousarray(tree["value"])
+    function_of("add_by_bins")(
+        at(bins, _U1), *bins.shape, missing, at(nodes, _I4), at(sets, _U1), at(values, _F8), at(raw, _F8)
+    )
 
 
 def add_by_rows(
     rows: npt.NDArray[Any],
     nodes: npt.NDArray[np.int32],
+    sets: npt.NDArray[np.uint8],
     thresholds: npt.NDArray[np.float64],
     values: npt.NDArray[np.float64],
     roots: npt.NDArray[np.int64],
@@ -230,6 +262,6 @@ def add_by_rows(
     """
     abreast = np.empty(8, _I8)  # with a name, so that it lives during the call
     functions(rows.dtype).add_by_rows(
-        at(rows, rows.dtype), *rows.shape, at(nodes, _I4), at(thresholds, _F8), at(values, _F8), at(roots, _I8),
-        len(roots), sums.shape[1], at(abreast, _I8), at(sums, _F8),
+        at(rows, rows.dtype), *rows.shape, at(nodes, _I4), at(sets, _U1), at(thresholds, _F8), at(values, _F8),
+        at(roots, _I8), len(roots), sums.shape[1], at(abreast, _I8), at(sums, _F8),
     )  # fmt: skip

@@ -2,11 +2,13 @@
 
 A node's histogram has, for each bin of each column, the sums of the gradients and of the second derivatives of the
 loss, and the number of rows. They are integers, so that the sums do not depend on the order of the rows. The rules for
-splits, missing values and monotonic constraints are those of scikit-learn's histogram gradient boosting [1]_.
+splits, missing values, categories and monotonic constraints are those of scikit-learn's histogram gradient boosting
+[1]_. A set of bins has a bit for each bin: that of bin b is bit ``b % 8`` of byte ``b // 8``.
 
 References
 ----------
 .. [1] scikit-learn's ``sklearn/ensemble/_hist_gradient_boosting/splitting.pyx``.
+.. [2] W. D. Fisher, "On Grouping for Maximum Homogeneity", Journal of the American Statistical Association 53 (1958).
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ __all__ = [
     "add_leaves",
     "as_integers",
     "bin_doubles",
+    "find_best_set",
     "find_best_split",
     "part_node",
+    "part_node_by_set",
 ]
 
 _BINS = 256  # in the histogram of a column
@@ -33,6 +37,8 @@ _SUMS = 4  # numbers of a bin: gradients, second derivatives, rows, and nothing,
 _GRADIENT, _HESSIAN, _ROWS = range(3)
 #: Settings of a node's split, see `boosting.Splitting`.
 _VALUE, _LOWER, _UPPER, _L2, _MIN_ROWS, _MIN_HESSIAN, _MIN_GAIN, _G_UNIT, _H_UNIT = range(9)
+_SUPPORT = 10.0  # the least number of rows of a category that may go to the left, as second derivatives count them
+_SET = 32  # bytes of a set of bins
 _ABREAST = 8  # rows that are followed through a tree at the same time
 
 
@@ -96,6 +102,29 @@ def part_node(  # type: ignore[no-untyped-def]
     return middle
 
 
+@host_function("u1* u1* i4* i8 i8 i4* -> i8")
+def part_node_by_set(column, chosen, rows, begin, end, aside):  # type: ignore[no-untyped-def]
+    # As `part_node`, for the bins of a column, of which those of a set go to the left.
+    middle = begin
+    n_aside = np.int64(0)
+    for i in range(begin, end):
+        row = rows[i]
+        left = in_set(chosen, 0, np.int64(column[np.int64(row)]))
+        rows[middle] = row
+        aside[n_aside] = row
+        middle += left
+        n_aside += 1 - left
+    for i in range(n_aside):
+        rows[middle + i] = aside[i]
+    return middle
+
+
+@inlined
+def in_set(sets, number, b):  # type: ignore[no-untyped-def]
+    # 1 if bin b is in the set of this number, and 0 otherwise.
+    return (np.int64(sets[number * _SET + (b >> 3)]) >> (b & 7)) & 1
+
+
 def add_row(bins: Any, first: int, d: int, numbers: Any, at: int, sums: Any) -> int:
     """Add the four numbers from `at` on to the bin of each column: column f of the row is in bin ``bins[first + f]``.
 
@@ -123,20 +152,18 @@ def gain_of(g_left, h_left, g_right, h_right, loss, constraint, settings):  # ty
     return (loss - g_left * left) - g_right * right
 
 
-@host_function("i8* i8 i8* u1* i8* u1* i8* f8* f8* i8*")
+@host_function("i8* i8 i8 i8* u1* i8* u1* i8* f8* f8* i8*")
 def find_best_split(  # type: ignore[no-untyped-def]
-    sums, d, n_bins, missing, constraints, allowed, whole, settings, gains, best
+    sums, first, d, n_bins, missing, constraints, allowed, whole, settings, gains, best
 ):  # fmt: skip
-    # sums: (d, 256, 4). n_bins: of each column, without that of missing values. whole: the sums of the node.
-    # The gain of the best split goes to gains[0]; to best: its column, the last bin on the left, whether missing values
-    # go to the left, and the sums on the left.
+    # Looks at the columns from `first` on. sums: (d, 256, 4). n_bins: of each column, without that of missing values.
+    # whole: the sums of the node. If a split has a greater gain than gains[0], the gain of the best goes there, and to
+    # best: its column, the last bin on the left, whether missing values go to the left, and the sums on the left.
     g_unit, h_unit = settings[_G_UNIT], settings[_H_UNIT]
     min_rows, min_hessian = np.int64(settings[_MIN_ROWS]), settings[_MIN_HESSIAN]
     g_whole, h_whole = whole[_GRADIENT] * g_unit, whole[_HESSIAN] * h_unit
     loss = g_whole * settings[_VALUE]
-    gains[0] = -1
-    best[0] = 0
-    for f in range(d):
+    for f in range(first, d):
         if allowed[f] == 0:
             continue
         for direction in range(1 + np.int64(missing[f])):
@@ -177,6 +204,84 @@ def find_best_split(  # type: ignore[no-untyped-def]
                     best[5] = n_near if direction == 0 else whole[_ROWS] - n_near
 
 
+@host_function("i8* i8 i8* u1* u1* i8 i8* f8* f8* i8* f8* i8* u1*")
+def find_best_set(  # type: ignore[no-untyped-def]
+    sums, columns, n_bins, missing, allowed, missing_bin, whole, settings, gains, best, means, order, chosen
+):  # fmt: skip
+    # As `find_best_split`, for the first columns, whose bins are categories; those on the left go to the set `chosen`.
+    # Categories with enough rows are ordered by their mean gradients [2]_; the first of them may go to the left, or the
+    # last, up to half of them. All others go to the right, with those of few rows. means, order: room for each bin.
+    g_unit, h_unit = settings[_G_UNIT], settings[_H_UNIT]
+    min_rows, min_hessian = np.int64(settings[_MIN_ROWS]), settings[_MIN_HESSIAN]
+    g_whole, h_whole = whole[_GRADIENT] * g_unit, whole[_HESSIAN] * h_unit
+    loss = g_whole * settings[_VALUE]
+    rows_of_one = whole[_ROWS] / h_whole
+    for f in range(columns):
+        if allowed[f] == 0:
+            continue
+        used = order_categories(
+            sums, f, n_bins[f], np.int64(missing[f]), missing_bin, rows_of_one, settings, means, order
+        )
+        last = np.int64(-1)
+        backwards = np.int64(0)
+        for direction in range(2):
+            g_near = np.int64(0)
+            h_near = np.int64(0)
+            n_near = np.int64(0)
+            for i in range((used + 1) // 2 - direction if used > 1 else 0):
+                at = (f * _BINS + order[used - 1 - i if direction == 1 else i]) * _SUMS
+                g_near += sums[at + _GRADIENT]
+                h_near += sums[at + _HESSIAN]
+                n_near += sums[at + _ROWS]
+                h = h_near * h_unit
+                h_far = h_whole - h
+                if n_near < min_rows or h < min_hessian:
+                    continue
+                if whole[_ROWS] - n_near < min_rows or h_far < min_hessian:
+                    break
+                g = g_near * g_unit
+                gain = gain_of(g, h, g_whole - g, h_far, loss, np.int64(0), settings)
+                if gain > gains[0] and gain > settings[_MIN_GAIN]:
+                    gains[0] = gain
+                    best[0] = f
+                    best[3] = g_near
+                    best[4] = h_near
+                    best[5] = n_near
+                    last = np.int64(i)
+                    backwards = np.int64(direction)
+        if last >= 0:
+            for k in range(_SET):
+                chosen[k] = 0
+            for i in range(last + 1):
+                b = order[used - 1 - i if backwards == 1 else i]
+                chosen[b >> 3] = np.int64(chosen[b >> 3]) | (1 << (b & 7))
+            best[1] = 0
+            best[2] = in_set(chosen, 0, missing_bin)
+
+
+@inlined
+def order_categories(  # type: ignore[no-untyped-def]
+    sums, f, n_bins, missing, missing_bin, rows_of_one, settings, means, order
+):  # fmt: skip
+    # Write the bins of a column that have enough rows to `order`, by ascending mean gradients; returns how many.
+    used = np.int64(0)
+    for i in range(n_bins + missing):
+        b = i if i < n_bins else missing_bin
+        at = (f * _BINS + b) * _SUMS
+        h = sums[at + _HESSIAN] * settings[_H_UNIT]
+        if h * rows_of_one >= _SUPPORT:
+            mean = sums[at + _GRADIENT] * settings[_G_UNIT] / (h + _SUPPORT)
+            place = used
+            while place > 0 and means[place - 1] > mean:
+                means[place] = means[place - 1]
+                order[place] = order[place - 1]
+                place -= 1
+            means[place] = mean
+            order[place] = b
+            used += 1
+    return used
+
+
 # --- what trees say of rows
 
 
@@ -188,34 +293,44 @@ def add_leaves(rows, bounds, values, leaves, raw):  # type: ignore[no-untyped-de
             raw[np.int64(rows[i])] += values[leaf]
 
 
-@host_function("u1* i8 i8 i8 i4* f8* f8*")
-def add_by_bins(bins, n, d, missing, nodes, values, raw):  # type: ignore[no-untyped-def]
+@host_function("u1* i8 i8 i8 i4* u1* f8* f8*")
+def add_by_bins(bins, n, d, missing, nodes, sets, values, raw):  # type: ignore[no-untyped-def]
     # nodes: (4 a node) left, right, twice the column plus whether missing values go to the left, and the last bin on
-    # the left. A leaf has itself on both sides.
+    # the left, or -1 less the number of the set of bins on the left. A leaf has itself on both sides.
     for i in range(n):
         node = np.int64(0)
         while nodes[node * 4] != node:
             rule = np.int64(nodes[node * 4 + 2])
             b = np.int64(bins[i * d + (rule >> 1)])
-            left = (rule & 1) == 1 if b == missing else b <= nodes[node * 4 + 3]
+            last = np.int64(nodes[node * 4 + 3])
+            if b == missing:
+                left = (rule & 1) == 1
+            elif last < 0:
+                left = in_set(sets, -1 - last, b) == 1
+            else:
+                left = b <= last
             node = np.int64(nodes[node * 4] if left else nodes[node * 4 + 1])
         raw[i] += values[node]
 
 
 @inlined
-def child_of_row(node, row, rows, nodes, thresholds):  # type: ignore[no-untyped-def]
-    # Without a branch, which would be guessed wrong half of the time.
+def child_of_row(node, row, rows, nodes, sets, thresholds):  # type: ignore[no-untyped-def]
+    # Without a branch on numbers, which would be guessed wrong half of the time.
     rule = np.int64(nodes[node * 4 + 2])
     x = np.float64(rows[row + (rule >> 1)])
-    left = (x <= thresholds[node]) | ((x != x) & ((rule & 1) == 1))
+    left = x <= thresholds[node]
+    if nodes[node * 4 + 3] < 0 and x == x:
+        left = in_set(sets, -1 - np.int64(nodes[node * 4 + 3]), np.int64(x)) == 1
+    left = left | ((x != x) & ((rule & 1) == 1))
     return np.int64(nodes[node * 4 + (0 if left else 1)])
 
 
-@host_function("T* i8 i8 i4* f8* f8* i8* i8 i8 i8* f8*")
+@host_function("T* i8 i8 i4* u1* f8* f8* i8* i8 i8 i8* f8*")
 def add_by_rows(  # type: ignore[no-untyped-def]
-    rows, n, d, nodes, thresholds, values, roots, trees, width, at, sums
+    rows, n, d, nodes, sets, thresholds, values, roots, trees, width, at, sums
 ):  # fmt: skip
-    # nodes: as for `add_by_bins`, with all trees one after the other. Tree t adds to column t % width of the sums.
+    # nodes: as for `add_by_bins`, with all trees one after the other, and 0 for the last bin. Sets have the numbers of
+    # categories, which are in the rows. Tree t adds to column t % width of the sums.
     # at: room for the nodes of eight rows, which go down together: the processor waits for all eight at once.
     for tree in range(trees):
         for first in range(0, n, _ABREAST):
@@ -227,7 +342,7 @@ def add_by_rows(  # type: ignore[no-untyped-def]
                 moved = np.int64(0)
                 for k in range(_ABREAST):
                     # The last rows are followed again where there are fewer than eight.
-                    node = child_of_row(at[k], (first + min(k, n_abreast - 1)) * d, rows, nodes, thresholds)
+                    node = child_of_row(at[k], (first + min(k, n_abreast - 1)) * d, rows, nodes, sets, thresholds)
                     moved |= node ^ at[k]
                     at[k] = node
             for k in range(n_abreast):

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from xpulab.engine.algorithms.boosting.categories import numbered
 from xpulab.engine.algorithms.boosting.fitting import Fit, parts_of, should_stop
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import data_of, on_host, write_block
@@ -17,7 +18,7 @@ from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.on_cpu.boosting import add_by_rows
 from xpulab.sharing.answers import Boosted, OwnRows
-from xpulab.sharing.sources import Growth, SharedArray, Source, Target
+from xpulab.sharing.sources import CategoricalColumns, Growth, SharedArray, Source, Target
 
 __all__ = ["predict"]
 
@@ -31,6 +32,7 @@ def _fit(
     source: Source,
     weights: None,
     sent: dict[str, SharedArray | None],
+    columns: CategoricalColumns | None,
     loss: str,
     quantile: float,
     baseline: np.ndarray,
@@ -52,6 +54,7 @@ def _fit(
     sent : dict of str to SharedArray or None
         Of all rows: targets ``y`` or numbers of classes, ``weights``, ``held_out`` (1 for validation), and how many
         ``times`` each row counts for the thresholds. Rows for validation ``X_val``, with ``y_val`` and ``weights_val``.
+    columns : CategoricalColumns or None
     loss : str
         A name of `LOSSES`.
     baseline : numpy.ndarray of float64 of shape (n_outputs,)
@@ -64,7 +67,7 @@ def _fit(
     resume : dict, optional
         A state of this fit, which has the same and the ``iteration``.
     """
-    binned, train, validation = parts_of(task, source, sent, max_bins, baseline)
+    binned, train, validation = parts_of(task, source, sent, columns, max_bins, baseline)
     threads, rank = len(os.sched_getaffinity(0)), task.comm.rank
     run = _Run(task, resume or start, resume)
     with (
@@ -158,13 +161,14 @@ class _Run:
             "validation_score": list(self.validation_score),
             "rng": self.rng.bit_generator.state,
             "thresholds": fit.binned.thresholds.columns,
+            "categories": fit.binned.categories,
         }
 
 
 @task("HistGradientBoosting.predict")
 def predict(
     task: Task, source: Source, weights: None, target: Target, forest: dict[str, SharedArray], baseline: np.ndarray,
-    stages: int = 1, skipped: int = 0,
+    columns: CategoricalColumns | None = None, stages: int = 1, skipped: int = 0,
 ) -> OwnRows:  # fmt: skip
     """Write the raw predictions of each row.
 
@@ -176,16 +180,18 @@ def predict(
     target : Target
         Where the result goes: float64 of shape (n_samples, stages * n_outputs).
     forest : dict of str to SharedArray
-        ``nodes``, ``thresholds``, ``values`` and ``roots``, as `add_by_rows` takes them; a tree for each output, in
-        turn.
+        ``nodes``, ``sets``, ``thresholds``, ``values`` and ``roots``, as `add_by_rows` takes them; a tree for each
+        output, in turn.
     baseline : numpy.ndarray of float64 of shape (n_outputs,)
+    columns : CategoricalColumns, optional
     stages : int
         Number of equal parts of the trees after which predictions are written.
     skipped : int
         Number of trees before those of the first stage.
     """
     data = data_of(task, source)
-    nodes, thresholds, values, roots = (forest[name].open() for name in ("nodes", "thresholds", "values", "roots"))
+    names = "nodes", "sets", "thresholds", "values", "roots"
+    nodes, sets, thresholds, values, roots = (forest[name].open() for name in names)
     rows, k = on_host(data.rows, data.dtype), len(baseline)
     made = np.empty((len(rows), stages * k))
     step = max(64, _PIECE_BYTES // (rows.itemsize * max(1, rows.shape[1])))
@@ -193,10 +199,12 @@ def predict(
 
     def follow(first: int) -> None:
         part = rows[first : first + step]
+        if columns is not None and columns.values is not None:
+            part = numbered(columns, columns.values, part)
         sums = np.repeat(baseline[None], len(part), axis=0)
-        add_by_rows(part, nodes, thresholds, values, roots[:skipped], sums)
+        add_by_rows(part, nodes, sets, thresholds, values, roots[:skipped], sums)
         for stage, (begin, end) in enumerate(pairwise(cuts)):
-            add_by_rows(part, nodes, thresholds, values, roots[begin:end], sums)
+            add_by_rows(part, nodes, sets, thresholds, values, roots[begin:end], sums)
             made[first : first + step, stage * k : (stage + 1) * k] = sums
 
     with task.on_host(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

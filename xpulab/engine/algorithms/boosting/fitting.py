@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.engine.algorithms.boosting.categories import found_in, numbered
 from xpulab.engine.algorithms.boosting.growing import Binned, Node, grow, nodes_of
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
 from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
@@ -23,7 +24,7 @@ from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import data_of, on_host
 from xpulab.engine.engine import Task
 from xpulab.kernels.on_cpu.boosting import Thresholds, add_by_bins, add_leaves, as_integers
-from xpulab.sharing.sources import Growth, SharedArray, Source, bounds_of
+from xpulab.sharing.sources import CategoricalColumns, Growth, SharedArray, Source, bounds_of
 
 __all__ = ["Fit", "Part", "parts_of", "should_stop"]
 
@@ -246,23 +247,35 @@ def _own(array: SharedArray | None, first: int, last: int) -> Any:
 
 
 def parts_of(
-    task: Task, source: Source, sent: dict[str, SharedArray | None], max_bins: int, baseline: _Array
+    task: Task,
+    source: Source,
+    sent: dict[str, SharedArray | None],
+    columns: CategoricalColumns | None,
+    max_bins: int,
+    baseline: _Array,
 ) -> tuple[Binned, Part, Part | None]:
     """Return the bins of this rank's rows, and the rows for training and for validation."""
     data = data_of(task, source)
     first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
     task.show(doing="finding the bins of the columns")
-    rows = on_host(data.rows, np.float64)
+    rows, threads = on_host(data.rows, np.float64), len(os.sched_getaffinity(0))
+    categories = [] if columns is None else found_in(task, columns, rows, max_bins)
+    if columns is not None:
+        with task.on_host():
+            rows = numbered(columns, categories, rows, threads)
+    numbers = rows[:, len(categories) :]
     y, weights = _own(sent["y"], first, last), _own(sent["weights"], first, last)
     held_out, times = _own(sent["held_out"], first, last), _own(sent["times"], first, last)
     trains = np.flatnonzero(held_out == 0) if held_out is not None else None
     if times is not None:
-        thresholds = thresholds_of(task, np.repeat(rows, times, axis=0), None, max_bins)
+        thresholds = thresholds_of(task, np.repeat(numbers, times, axis=0), None, max_bins)
     else:
-        some = rows if trains is None else rows[trains]
+        some = numbers if trains is None else numbers[trains]
         beside = weights if weights is None or trains is None else weights[trains]
         thresholds = thresholds_of(task, some, beside, max_bins)
         del some
+    of_categories = [np.arange(len(each) - 1.0) for each in categories]
+    thresholds = Thresholds([*of_categories, *thresholds.columns], max_bins, len(categories))
     with task.on_host():
         bins = _binned(thresholds, rows)
 
@@ -279,19 +292,28 @@ def parts_of(
     if held_out is not None:
         validation = part(np.flatnonzero(held_out), int(counts[1] - counts[0]))
     elif sent["X_val"] is not None:
-        validation = _given(task, sent, thresholds, baseline)
+        validation = _given(task, sent, columns, categories, thresholds, baseline)
     missing = (train.bins == thresholds.missing).any(axis=0) if len(train.y) else np.zeros(data.n_features, bool)
     missing = task.comm.allreduce(missing.astype(np.int64), np.maximum).astype(np.uint8)
-    return Binned(train.bins, np.ascontiguousarray(train.bins.T), thresholds, missing), train, validation
+    binned = Binned(train.bins, np.ascontiguousarray(train.bins.T), thresholds, missing, categories)
+    return binned, train, validation
 
 
-def _given(task: Task, sent: dict[str, SharedArray | None], thresholds: Thresholds, baseline: _Array) -> Part:
+def _given(
+    task: Task,
+    sent: dict[str, SharedArray | None],
+    columns: CategoricalColumns | None,
+    categories: list[_Array],
+    thresholds: Thresholds,
+    baseline: _Array,
+) -> Part:
     """Return this rank's part of rows for validation that the notebook has sent."""
     X = sent["X_val"]
     assert X is not None
     first, last = bounds_of(X.shape[0], task.comm.size)[task.comm.rank : task.comm.rank + 2]
     y = np.asarray(_own(sent["y_val"], first, last), np.float64)
-    bins = _binned(thresholds, np.ascontiguousarray(_own(X, first, last)))
+    rows = np.ascontiguousarray(_own(X, first, last))
+    bins = _binned(thresholds, rows if columns is None else numbered(columns, categories, rows))
     raw = np.repeat(baseline[:, None], last - first, axis=1)
     return Part(bins, y, _own(sent["weights_val"], first, last), raw, X.shape[0])
 

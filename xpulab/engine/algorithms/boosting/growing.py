@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.engine.engine import Task
-from xpulab.kernels.on_cpu.boosting import TREE, Split, Splitting, Thresholds, add_histogram, part_node
+from xpulab.kernels.on_cpu.boosting import (
+    TREE,
+    TREE_WITH_SETS,
+    Split,
+    Splitting,
+    Thresholds,
+    add_histogram,
+    part_node,
+)
 from xpulab.sharing.sources import Growth
 
 __all__ = ["Binned", "Node", "grow", "nodes_of"]
@@ -30,13 +38,15 @@ _Sums = tuple[int, int, int]
 @dataclass(frozen=True)
 class Binned:
     """The bins of this rank's rows, in the order of rows (n_own, n_features) for sums over the columns of a row, and in
-    that of columns (n_features, n_own) for splits; the thresholds, and which columns have missing values.
+    that of columns (n_features, n_own) for splits; the thresholds, which columns have missing values, and which numbers
+    in the rows are categories of the first columns.
     """
 
     bins: npt.NDArray[np.uint8]
     columns: npt.NDArray[np.uint8]
     thresholds: Thresholds
     missing: npt.NDArray[np.uint8]
+    categories: list[npt.NDArray[np.float64]]
 
 
 class Node:
@@ -101,7 +111,7 @@ class _Grower:
         self.pool, self.threads = pool, threads
         self.d = binned.bins.shape[1]
         self.splitting = Splitting(
-            binned.thresholds.n_bins, binned.missing, growth.constraints, growth.l2_regularization,
+            binned.thresholds, binned.missing, growth.constraints, growth.l2_regularization,
             growth.min_samples_leaf, *units,
         )  # fmt: skip
         self.every = np.ones(self.d, np.uint8)
@@ -257,7 +267,7 @@ def nodes_of(root: Node, thresholds: Thresholds) -> npt.NDArray[Any]:
         if not node.leaf:
             number = len(order) - 1
             stack += [(node.right, number, "right"), (node.left, number, "left")]
-    tree = np.zeros(len(order), TREE)
+    tree = np.zeros(len(order), TREE_WITH_SETS if thresholds.n_categorical else TREE)
     for number, (node, (parent, side)) in enumerate(zip(order, parents, strict=True)):
         if parent >= 0:
             tree[side][parent] = number
@@ -271,6 +281,9 @@ def nodes_of(root: Node, thresholds: Thresholds) -> npt.NDArray[Any]:
             split, column = node.split, thresholds.columns[node.split.feature]
             entry["feature_idx"], entry["bin_threshold"] = split.feature, split.last_bin
             entry["missing_go_to_left"] = node.missing_left
+            if split.left_bins is not None:
+                entry["left_bins"] = split.left_bins
+                continue
             # A split after the last bin has all missing values, and no others, on the right.
             entry["num_threshold"] = np.inf if split.last_bin == len(column) else column[split.last_bin]
     return tree
