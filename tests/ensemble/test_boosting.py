@@ -22,7 +22,7 @@ T = X[:, 0] * X[:, 1] + X[:, 2] + 0.3 * RNG.normal(size=600)
 HOLES = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
 WEIGHTS = RNG.integers(0, 4, 600).astype(float)
 LABELS = np.digitize(T, [-0.5, 0.5])
-KINDS = np.where(np.isnan(HOLES[:, 3]), None, [f"kind {value:.0f}" for value in X[:, 3]])
+KINDS = np.array([None if np.isnan(value) else f"kind {value:.0f}" for value in HOLES[:, 3]], object)
 TABLE = pd.DataFrame({"a": X[:, 0], "kind": pd.Categorical(KINDS), "b": X[:, 1], "c": X[:, 2]})
 OTHERS = TABLE.assign(kind=pd.Categorical(np.where(np.arange(600) % 5, KINDS, "a new kind")))  # and none is the same
 
@@ -166,6 +166,7 @@ def test_categories_of_tables(on_pair: xpulab.XPUCluster, theirs_of_table: Any, 
         "scan": lambda: xpulab.scan(TABLE),
     }[kind]()
     ours = HistGradientBoostingClassifier(max_iter=8, random_state=0).fit(rows, LABELS)
+    assert ours.is_categorical_ is not None
     assert_array_equal(ours.is_categorical_, theirs_of_table.is_categorical_)
     for each in (TABLE, OTHERS, OTHERS[:3]):
         expected = theirs_of_table.predict_proba(each)

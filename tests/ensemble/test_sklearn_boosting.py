@@ -11,8 +11,8 @@ import xpulab
 
 pytestmark = pytest.mark.cluster
 
-#: Parts of the names of tests whose input raises an error: early stopping by scores but the loss, and numbers as strings
-#: in a table with categories.
+#: Parts of the names of tests whose input raises an error: early stopping by scores but the loss, and numbers that
+#: are strings, in a table with categories.
 REFUSED = [
     *("csr", "custom_loss", "custom_scorer", "with_scoring", "test_early_stopping_regression"),
     *(

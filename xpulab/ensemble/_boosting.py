@@ -67,6 +67,17 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     _rules: ClassVar[Any] = {"ensure_all_finite": False}
     #: In the hosts' memory: the rows in float64, their bins twice, and gradients, sums and indices for each row.
     _work_memory: ClassVar[tuple[float, float]] = (96.0, 2.5)
+    n_features_in_: int
+
+    @property
+    def _least_row(self) -> float:  # type: ignore[override]
+        """Bytes of the bins of a row, which are kept twice, and of its gradients, sums and indices."""
+        return 2.0 * self.n_features_in_ + 96.0
+
+    @property
+    def _every_row(self) -> float:  # type: ignore[override]
+        return self._least_row
+
     _task: ClassVar[str] = "HistGradientBoosting.fit"
     _left: ClassVar[tuple[str, str]] = ("trees so far", "model.set_params(warm_start=True).fit(X, y)")
     _fitted: ClassVar[tuple[str, ...]] = ("_predictors", "_baseline_prediction", "_bin_mapper", "_loss")
@@ -90,7 +101,6 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     categorical_features: Any
     random_state: Any
     n_trees_per_iteration_: int
-    n_features_in_: int
     train_score_: np.ndarray
     validation_score_: np.ndarray
     _predictors: list[list[Any]]

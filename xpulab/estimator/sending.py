@@ -34,13 +34,14 @@ __all__ = ["IN_PASSES", "Packing", "Result", "demand_of"]
 
 #: Tasks that take rows in passes: of files that do not fit, the ranks keep a part, and read the rest in each pass.
 IN_PASSES = frozenset({
-    "BisectingKMeans.fit", "GaussianMixture.fit", "GaussianMixture.predict", "GaussianNB.fit", "GeneralizedLinear.fit",
-    "GeneralizedLinear.score", "HuberRegressor.fit", "KMeans.fit", "KMeans.predict", "LinearSVC.fit", "LinearSVR.fit",
-    "LogisticRegression.fit", "LogisticRegression.paths", "LogisticRegression.score", "MiniBatchKMeans.fit",
-    "QuantileRegressor.fit", "batch_triangles", "bins.edges", "class_sums", "columns.statistics", "discriminant.each",
-    "discriminant.scatter", "encoding.categories", "encoding.quantiles", "encoding.target_sums", "forest.grow",
-    "frequencies", "isolation.rows", "labels.classes", "least_squares", "leave_one_out", "linear_products",
-    "linear_score", "metrics.agreeing", "metrics.areas", "metrics.clusters", "metrics.contingency", "metrics.distinct",
+    "BisectingKMeans.fit", "GaussianMixture.fit", "GaussianMixture.predict", "GaussianNB.fit",
+    "GeneralizedLinear.fit", "GeneralizedLinear.score", "HistGradientBoosting.fit", "HuberRegressor.fit",
+    "KMeans.fit", "KMeans.predict", "LinearSVC.fit", "LinearSVR.fit", "LogisticRegression.fit",
+    "LogisticRegression.paths", "LogisticRegression.score", "MiniBatchKMeans.fit", "QuantileRegressor.fit",
+    "batch_triangles", "bins.edges", "class_sums", "columns.statistics", "discriminant.each", "discriminant.scatter",
+    "encoding.categories", "encoding.quantiles", "encoding.target_sums", "forest.grow", "frequencies",
+    "isolation.rows", "labels.classes", "least_squares", "leave_one_out", "linear_products", "linear_score",
+    "metrics.agreeing", "metrics.areas", "metrics.clusters", "metrics.contingency", "metrics.distinct",
     "metrics.errors", "metrics.losses", "metrics.probabilities", "metrics.regression", "metrics.scores", "moments",
     "moments_of_weighted", "neighbors.index", "products", "quantiles", "randomized_svd", "shifted_triangle",
     "triangular",

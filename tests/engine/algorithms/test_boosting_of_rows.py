@@ -11,8 +11,9 @@ import sklearn._loss.loss as theirs
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 
+from xpulab.engine.algorithms.boosting.binning import Part
 from xpulab.engine.algorithms.boosting.boosting import predict
-from xpulab.engine.algorithms.boosting.fitting import Fit, Part, should_stop
+from xpulab.engine.algorithms.boosting.fitting import Fit, should_stop
 from xpulab.engine.algorithms.boosting.growing import Binned, grow, nodes_of
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
 from xpulab.engine.algorithms.boosting.thresholds import thresholds_of

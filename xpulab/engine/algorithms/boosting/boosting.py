@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from xpulab.engine.algorithms.boosting.categories import numbered
-from xpulab.engine.algorithms.boosting.fitting import Fit, parts_of, should_stop
+from xpulab.engine.algorithms.boosting.binning import parts_of
+from xpulab.engine.algorithms.boosting.categories import in_order
+from xpulab.engine.algorithms.boosting.fitting import Fit, should_stop
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import data_of, on_host, write_block
 from xpulab.engine.engine import Task
@@ -200,7 +201,7 @@ def predict(
     def follow(first: int) -> None:
         part = rows[first : first + step]
         if columns is not None and columns.values is not None:
-            part = numbered(columns, columns.values, part)
+            part = in_order(columns, columns.values, part)
         sums = np.repeat(baseline[None], len(part), axis=0)
         add_by_rows(part, nodes, sets, thresholds, values, roots[:skipped], sums)
         for stage, (begin, end) in enumerate(pairwise(cuts)):

@@ -7,41 +7,26 @@ the request to stop. Results are the same for any number of ranks, because only 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.boosting.categories import found_in, numbered
+from xpulab.engine.algorithms.boosting.binning import Part
 from xpulab.engine.algorithms.boosting.growing import Binned, Node, grow, nodes_of
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
-from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import data_of, on_host
 from xpulab.engine.engine import Task
-from xpulab.kernels.on_cpu.boosting import Thresholds, add_by_bins, add_leaves, as_integers
-from xpulab.sharing.sources import CategoricalColumns, Growth, SharedArray, Source, bounds_of
+from xpulab.kernels.on_cpu.boosting import add_by_bins, add_leaves, as_integers
+from xpulab.sharing.sources import Growth
 
-__all__ = ["Fit", "Part", "parts_of", "should_stop"]
+__all__ = ["Fit", "should_stop"]
 
 _PIECE = 8192  # rows whose losses are computed together, in a core's cache
 
 _Array = npt.NDArray[np.float64]
-
-
-@dataclass
-class Part:
-    """Rows for training, or for validation: their bins, targets, weights or None, and raw predictions (k, n)."""
-
-    bins: npt.NDArray[np.uint8]
-    y: _Array
-    weights: _Array | None
-    raw: _Array
-    n_samples: int  # of all ranks
 
 
 class Fit:
@@ -239,90 +224,3 @@ def should_stop(scores: list[float], n_iter_no_change: int, tol: float) -> bool:
         return False
     least = scores[-reference] + tol
     return not any(score > least for score in scores[-reference + 1 :])
-
-
-def _own(array: SharedArray | None, first: int, last: int) -> Any:
-    """Return this rank's part of an array that the notebook has sent."""
-    return None if array is None else array.open()[first:last]
-
-
-def parts_of(
-    task: Task,
-    source: Source,
-    sent: dict[str, SharedArray | None],
-    columns: CategoricalColumns | None,
-    max_bins: int,
-    baseline: _Array,
-) -> tuple[Binned, Part, Part | None]:
-    """Return the bins of this rank's rows, and the rows for training and for validation."""
-    data = data_of(task, source)
-    first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
-    task.show(doing="finding the bins of the columns")
-    rows, threads = on_host(data.rows, np.float64), len(os.sched_getaffinity(0))
-    categories = [] if columns is None else found_in(task, columns, rows, max_bins)
-    if columns is not None:
-        with task.on_host():
-            rows = numbered(columns, categories, rows, threads)
-    numbers = rows[:, len(categories) :]
-    y, weights = _own(sent["y"], first, last), _own(sent["weights"], first, last)
-    held_out, times = _own(sent["held_out"], first, last), _own(sent["times"], first, last)
-    trains = np.flatnonzero(held_out == 0) if held_out is not None else None
-    if times is not None:
-        thresholds = thresholds_of(task, np.repeat(numbers, times, axis=0), None, max_bins)
-    else:
-        some = numbers if trains is None else numbers[trains]
-        beside = weights if weights is None or trains is None else weights[trains]
-        thresholds = thresholds_of(task, some, beside, max_bins)
-        del some
-    of_categories = [np.arange(len(each) - 1.0) for each in categories]
-    thresholds = Thresholds([*of_categories, *thresholds.columns], max_bins, len(categories))
-    with task.on_host():
-        bins = _binned(thresholds, rows)
-
-    def part(which: Any, n: int) -> Part:
-        def some(array: Any) -> Any:
-            return array if which is None or array is None else np.ascontiguousarray(array[which])
-
-        targets = np.asarray(some(y), np.float64)
-        return Part(some(bins), targets, some(weights), np.repeat(baseline[:, None], len(targets), axis=1), n)
-
-    counts = task.comm.allreduce(np.array([len(y) if trains is None else len(trains), len(y)], np.int64))
-    train = part(trains, int(counts[0]))
-    validation = None
-    if held_out is not None:
-        validation = part(np.flatnonzero(held_out), int(counts[1] - counts[0]))
-    elif sent["X_val"] is not None:
-        validation = _given(task, sent, columns, categories, thresholds, baseline)
-    missing = (train.bins == thresholds.missing).any(axis=0) if len(train.y) else np.zeros(data.n_features, bool)
-    missing = task.comm.allreduce(missing.astype(np.int64), np.maximum).astype(np.uint8)
-    binned = Binned(train.bins, np.ascontiguousarray(train.bins.T), thresholds, missing, categories)
-    return binned, train, validation
-
-
-def _given(
-    task: Task,
-    sent: dict[str, SharedArray | None],
-    columns: CategoricalColumns | None,
-    categories: list[_Array],
-    thresholds: Thresholds,
-    baseline: _Array,
-) -> Part:
-    """Return this rank's part of rows for validation that the notebook has sent."""
-    X = sent["X_val"]
-    assert X is not None
-    first, last = bounds_of(X.shape[0], task.comm.size)[task.comm.rank : task.comm.rank + 2]
-    y = np.asarray(_own(sent["y_val"], first, last), np.float64)
-    rows = np.ascontiguousarray(_own(X, first, last))
-    bins = _binned(thresholds, rows if columns is None else numbered(columns, categories, rows))
-    raw = np.repeat(baseline[:, None], last - first, axis=1)
-    return Part(bins, y, _own(sent["weights_val"], first, last), raw, X.shape[0])
-
-
-def _binned(thresholds: Thresholds, rows: _Array) -> npt.NDArray[np.uint8]:
-    """Return the bins of rows, which threads find."""
-    bins = np.empty(rows.shape, np.uint8)
-    threads = len(os.sched_getaffinity(0))
-    cuts = np.linspace(0, len(rows), threads + 1).astype(int).tolist()
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda a, b: thresholds.bins(rows[a:b], bins[a:b]), cuts[:-1], cuts[1:]))
-    return bins

@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from xpulab.engine.dataset import Data, on_host
 from xpulab.engine.engine import Task
@@ -24,7 +25,7 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import Reading
 from xpulab.sharing.sources import BlockRows
 
-__all__ = ["bins_by_columns", "edges_of", "in_float32", "in_threads"]
+__all__ = ["bins_by_columns", "columns_in_turn", "edges_of", "in_float32", "in_threads"]
 
 _LOOK = 0.1  # seconds between two looks for a request to stop
 _READ_BYTES = 1 << 20  # that a thread reads at a time
@@ -35,16 +36,8 @@ def bins_by_columns(task: Task, data: Data, source: BlockRows, bins: np.ndarray)
 
     All rows of these columns are in the hosts' memory meanwhile, in float32.
     """
-    size, edges = task.comm.size, list[np.ndarray]()
-    reading = task.reading = Reading(0, data.n_own)
-    for first in range(0, data.n_features, size):
-        task.check()
-        some = slice(first, min(first + size, data.n_features))
-        began = time.perf_counter()
-        rows = _read(task, replace(source, columns=list(source.columns)[some], kept=None))
-        reading.seconds += time.perf_counter() - began
-        reading.passes += 1
-        reading.nbytes += rows.size * source.dtype.itemsize
+    edges = list[np.ndarray]()
+    for some, rows in columns_in_turn(task, data, source, range(data.n_features), np.float32):
         sums = task.comm.allreduce(np.array([np.isnan(rows).any(), np.isinf(rows).any()], np.int64))
         if sums[1] or (sums[0] and not source.nan):
             data.require_finite()  # which says where
@@ -55,10 +48,27 @@ def bins_by_columns(task: Task, data: Data, source: BlockRows, bins: np.ndarray)
     return Edges.between(edges)
 
 
-def _read(task: Task, source: BlockRows) -> np.ndarray:
-    """Read this rank's rows of some columns, in float32: (n_own, n_columns)."""
+def columns_in_turn(
+    task: Task, data: Data, source: BlockRows, order: Sequence[int], dtype: npt.DTypeLike
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Read this rank's rows of a column for each rank at a time; yield which of `order` they are, and the rows."""
+    size, every = task.comm.size, list(source.columns)
+    reading = task.reading = Reading(0, data.n_own)
+    for first in range(0, len(order), size):
+        task.check()
+        some = slice(first, min(first + size, len(order)))
+        began = time.perf_counter()
+        rows = _read(task, replace(source, columns=[every[column] for column in order[some]], kept=None), dtype)
+        reading.seconds += time.perf_counter() - began
+        reading.passes += 1
+        reading.nbytes += rows.size * source.dtype.itemsize
+        yield some, rows
+
+
+def _read(task: Task, source: BlockRows, dtype: npt.DTypeLike) -> np.ndarray:
+    """Read this rank's rows of some columns: (n_own, n_columns)."""
     n, d = source.bounds[task.comm.rank + 1] - source.bounds[task.comm.rank], len(source.columns)
-    found, step = np.empty((n, d), np.float32), max(1, _READ_BYTES // (d * source.dtype.itemsize))
+    found, step = np.empty((n, d), dtype), max(1, _READ_BYTES // (d * source.dtype.itemsize))
     with task.transferring(), source.reading(task.comm.rank) as fill:
 
         def read(first: int) -> None:
