@@ -42,7 +42,9 @@ _HOMES = {
     "_IdentityClassifier": "sklearn.linear_model._ridge",
     "_IdentityRegressor": "sklearn.linear_model._ridge",
     "_average_path_length": "sklearn.ensemble._iforest",
+    "_VALID_METRICS": "sklearn.metrics.pairwise",
     "_align_api_if_sparse": "sklearn.utils",
+    "_check_chunk_size": "sklearn.metrics.pairwise",
     "_check_method_params": "sklearn.utils.validation",
     "_check_monotonic_cst": "sklearn.utils.validation",
     "_check_optimize_result": "sklearn.utils.optimize",
@@ -65,6 +67,7 @@ _HOMES = {
     "_validate_dual_parameter": "sklearn.svm._classes",
     "_validate_shuffle_split": "sklearn.model_selection._split",
     "callback_management_context": "sklearn.callback._callback_support",  # since scikit-learn 1.9
+    "get_chunk_n_rows": "sklearn.utils._chunking",
     "get_columns": "sklearn.utils._set_output",
     "validate_parameter_constraints": "sklearn.utils._param_validation",
     "validate_params": "sklearn.utils._param_validation",

@@ -38,6 +38,12 @@ from xpulab.metrics._deviances import (
     mean_poisson_deviance,
     mean_tweedie_deviance,
 )
+from xpulab.metrics._distances import (
+    pairwise_distances,
+    pairwise_distances_argmin,
+    pairwise_distances_argmin_min,
+    pairwise_distances_chunked,
+)
 from xpulab.metrics._precision import (
     f1_score,
     fbeta_score,
@@ -107,6 +113,10 @@ __all__ = [
     "mean_tweedie_deviance",
     "median_absolute_error",
     "normalized_mutual_info_score",
+    "pairwise_distances",
+    "pairwise_distances_argmin",
+    "pairwise_distances_argmin_min",
+    "pairwise_distances_chunked",
     "precision_recall_curve",
     "precision_recall_fscore_support",
     "precision_score",
