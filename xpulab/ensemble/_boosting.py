@@ -405,8 +405,8 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             last = min(first + several, len(self._predictors))
             result = Result((last - first) * k, np.float64)
             self._follow(
-                cluster, "staged_predict", X, result, self._predictors[:last], columns=columns, stages=last - first,
-                skipped=first * k,
+                cluster, "staged_predict", X, result, self._predictors[:last], columns=columns,
+                stages=(last - first, first * k),
             )  # fmt: skip
             for stage in range(last - first):
                 yield np.array(result.value[:, stage * k : (stage + 1) * k])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,21 @@ __all__ = ["as_fitted", "as_trees_have_them", "columns_for_fit", "keep_encoder",
 _Mask = npt.NDArray[np.bool_]
 
 
-def marked(estimator: Any, X: Any) -> _Mask | None:
+class WithCategories(Protocol):
+    """What an estimator of gradient boosting has for columns of categories."""
+
+    categorical_features: Any
+    is_categorical_: _Mask | None
+    feature_names_in_: npt.NDArray[Any]
+    _preprocessor: Any
+    _is_categorical_remapped: Any
+
+    @classmethod
+    def sklearn_class(cls) -> type:
+        """Return scikit-learn's class with the same results."""
+
+
+def marked(estimator: WithCategories, X: Any) -> _Mask | None:
     """Return which columns of the rows of a fit have categories, as `categorical_features` says; None if none has.
 
     Raises
@@ -65,7 +79,9 @@ def rows_and_columns(cluster: Ranks, X: Any, mask: _Mask) -> tuple[Any, list[Col
     return X, about
 
 
-def columns_for_fit(estimator: Any, mask: _Mask, about: Sequence[Column], goes_on: bool) -> CategoricalColumns:
+def columns_for_fit(
+    estimator: WithCategories, mask: _Mask, about: Sequence[Column], goes_on: bool
+) -> CategoricalColumns:
     """Return what the engines need for a fit; a fit that goes on has the categories of the first one."""
     chosen = np.flatnonzero(mask)
     names = getattr(estimator, "feature_names_in_", None)
@@ -78,7 +94,7 @@ def columns_for_fit(estimator: Any, mask: _Mask, about: Sequence[Column], goes_o
 
 
 def _known(
-    estimator: Any, mask: _Mask, about: Sequence[Column]
+    estimator: WithCategories, mask: _Mask, about: Sequence[Column]
 ) -> tuple[list[npt.NDArray[np.float64]], list[npt.NDArray[np.float64]]]:
     """Return the numbers for the categories of each column in rows, and in the trees."""
     every = estimator._preprocessor.named_transformers_["encoder"].categories_
@@ -89,7 +105,7 @@ def _known(
     return [values.astype(np.float64) for values, _ in known], [places for _, places in known]
 
 
-def as_trees_have_them(estimator: Any, cluster: Ranks, X: Any) -> tuple[Any, CategoricalColumns | None]:
+def as_trees_have_them(estimator: WithCategories, cluster: Ranks, X: Any) -> tuple[Any, CategoricalColumns | None]:
     """Return rows with numbers in place of strings, and how the engines find the categories of the trees in them."""
     mask = estimator.is_categorical_
     if mask is None:
@@ -118,13 +134,16 @@ def as_fitted(
 
 
 def keep_encoder(
-    estimator: Any, columns: CategoricalColumns, about: Sequence[Column], values: Sequence[npt.NDArray[np.float64]]
+    estimator: WithCategories,
+    columns: CategoricalColumns,
+    about: Sequence[Column],
+    values: Sequence[npt.NDArray[np.float64]],
 ) -> None:
     """Give an estimator scikit-learn's transformer of rows, whose encoder has the categories of a fit.
 
     Parameters
     ----------
-    estimator : BoostingProxy
+    estimator : WithCategories
     columns : CategoricalColumns
     about : sequence of Column
         What is known of the columns of the rows.

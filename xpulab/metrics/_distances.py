@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from xpulab._sklearn import _VALID_METRICS, _check_chunk_size, get_chunk_n_rows
 from xpulab.calls import public_call
 from xpulab.checks import check_array, place_named
 from xpulab.csr import is_sparse, require_dense
-from xpulab.data import ShardedArray
+from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.estimator.call import Call, Functions
 from xpulab.estimator.rows import FLOATS, given_dtype, in_floats
@@ -41,9 +41,14 @@ _OF_NEIGHBORS = {"euclidean", "l2", "sqeuclidean", "manhattan", "l1", "cityblock
 
 @public_call
 def pairwise_distances(
-    X: Any, Y: Any = None, metric: str = "euclidean", *, n_jobs: int | None = None, ensure_all_finite: Any = True,
+    X: npt.ArrayLike | ShardedArray | Scan,
+    Y: npt.ArrayLike | ShardedArray | Scan | None = None,
+    metric: str = "euclidean",
+    *,
+    n_jobs: int | None = None,
+    ensure_all_finite: bool | str = True,
     **kwds: Any,
-) -> npt.NDArray[Any]:  # fmt: skip
+) -> npt.NDArray[Any]:
     """Return the distance of each row of X from each row of Y, as `sklearn.metrics.pairwise_distances`.
 
     Each engine computes the distances of its rows, with the functions of scikit-learn and SciPy, and writes them into
@@ -77,20 +82,25 @@ def pairwise_distances(
     HandleError
         If the rows of a `ShardedArray` are on another cluster, or were freed.
     """
-    _require_computed("pairwise_distances", metric, kwds)
-    nan = "allow-nan" if metric == "nan_euclidean" else ensure_all_finite
-    _warn_of_conversion(metric, X, Y)
-    rows, others = _checked(X, Y, nan)
-    found = _distances("pairwise_distances", rows, others, metric, kwds, nan)
+    how = _Metric.checked("pairwise_distances", metric, kwds, ensure_all_finite)
+    how.warn_of_conversion(X, Y)
+    rows, others = _checked(X, Y, how.nan)
+    found = _distances("pairwise_distances", rows, others, how)
     if Y is None or Y is X:
         np.fill_diagonal(found, 0)
     return found
 
 
 def pairwise_distances_chunked(
-    X: Any, Y: Any = None, *, reduce_func: Callable[[Any, int], Any] | None = None, metric: str = "euclidean",
-    n_jobs: int | None = None, working_memory: float | None = None, **kwds: Any,
-) -> Iterator[Any]:  # fmt: skip
+    X: npt.ArrayLike | ShardedArray | Scan,
+    Y: npt.ArrayLike | ShardedArray | Scan | None = None,
+    *,
+    reduce_func: Callable[[npt.NDArray[Any], int], Any] | None = None,
+    metric: str = "euclidean",
+    n_jobs: int | None = None,
+    working_memory: float | None = None,
+    **kwds: Any,
+) -> Iterator[Any]:
     """Return an iterator over blocks of distances, as `sklearn.metrics.pairwise_distances_chunked`.
 
     Parameters
@@ -118,15 +128,20 @@ def pairwise_distances_chunked(
     ValueError, TypeError
         As `pairwise_distances`; also if a result of `reduce_func` has another length than its block.
     """
-    _require_computed("pairwise_distances_chunked", metric, kwds)
-    nan = "allow-nan" if metric == "nan_euclidean" else True
-    _warn_of_conversion(metric, X, Y)
-    rows, others = _checked(X, Y, nan)
-    return _blocks(rows, others, Y is None or Y is X, reduce_func, metric, working_memory, kwds, nan)
+    how = _Metric.checked("pairwise_distances_chunked", metric, kwds)
+    how.warn_of_conversion(X, Y)
+    rows, others = _checked(X, Y, how.nan)
+    n_rows = get_chunk_n_rows(row_bytes=8 * len(others), max_n_rows=rows.shape[0], working_memory=working_memory)
+    return _blocks(rows, others, how, n_rows, reduce_func, Y is None or Y is X)
 
 
 def pairwise_distances_argmin_min(
-    X: Any, Y: Any, *, axis: int = 1, metric: str = "euclidean", metric_kwargs: Mapping[str, Any] | None = None
+    X: npt.ArrayLike | ShardedArray | Scan,
+    Y: npt.ArrayLike | ShardedArray | Scan,
+    *,
+    axis: int = 1,
+    metric: str = "euclidean",
+    metric_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any]]:
     """Return the nearest row of Y to each of X, and its distance, as `sklearn.metrics.pairwise_distances_argmin_min`.
 
@@ -157,7 +172,7 @@ def pairwise_distances_argmin_min(
     if axis not in (0, 1):
         raise ValueError(f"axis={axis!r} was given; expected 0 or 1")
     kwds = dict(metric_kwargs or {})
-    _require_computed("pairwise_distances_argmin_min", metric, kwds)
+    _Metric.checked("pairwise_distances_argmin_min", metric, kwds)
     queries, rows = (X, Y) if axis == 1 else (Y, X)
     if metric in _OF_NEIGHBORS and set(kwds) <= {"p"}:
         squared = metric == "sqeuclidean"
@@ -169,7 +184,12 @@ def pairwise_distances_argmin_min(
 
 
 def pairwise_distances_argmin(
-    X: Any, Y: Any, *, axis: int = 1, metric: str = "euclidean", metric_kwargs: Mapping[str, Any] | None = None
+    X: npt.ArrayLike | ShardedArray | Scan,
+    Y: npt.ArrayLike | ShardedArray | Scan,
+    *,
+    axis: int = 1,
+    metric: str = "euclidean",
+    metric_kwargs: Mapping[str, Any] | None = None,
 ) -> npt.NDArray[np.intp]:
     """Return the nearest row of Y to each row of X, as `sklearn.metrics.pairwise_distances_argmin`.
 
@@ -193,34 +213,50 @@ def pairwise_distances_argmin(
     return pairwise_distances_argmin_min(X, Y, axis=axis, metric=metric, metric_kwargs=metric_kwargs)[0]
 
 
+@dataclass(frozen=True)
+class _Metric:
+    """A metric by its name, its arguments, and whether NaN and infinity are errors."""
+
+    name: str
+    given: Mapping[str, Any]
+    nan: bool | str
+
+    @classmethod
+    def checked(cls, function: str, name: object, given: Mapping[str, Any], nan: bool | str = True) -> _Metric:
+        """Return a metric; raise ValueError for those that the engines do not compute."""
+        theirs = f"use sklearn.metrics.{function}"
+        if not isinstance(name, str) or name == "precomputed":
+            raise ValueError(f"metric={name!r} was given; expected the name of a metric of rows; for others {theirs}")
+        if name not in _VALID_METRICS:
+            raise ValueError(f"Unknown metric {name}. Valid metrics are {_VALID_METRICS}")
+        needed = _OF_ALL_ROWS.get(name)
+        if needed is not None and given.get(needed) is None:
+            raise ValueError(
+                f"metric={name!r} without {needed} depends on all rows of X and Y; pass {needed}=..., or {theirs}"
+            )
+        return cls(name, dict(given), "allow-nan" if name == "nan_euclidean" else nan)
+
+    def warn_of_conversion(self, *rows: object) -> None:
+        """Warn, as scikit-learn does, that a metric compares what is not zero."""
+        others = [each for each in rows if each is not None and given_dtype(each) != np.bool_]
+        if self.name in PAIRWISE_BOOLEAN_FUNCTIONS and others:
+            warnings.warn(f"Data was converted to boolean for metric {self.name}", DataConversionWarning, stacklevel=3)
+
+    def dtype_of(self, *dtypes: np.dtype[Any], n_features: int) -> np.dtype[Any]:
+        """Return the dtype of distances between rows of two dtypes."""
+        one = (np.ones((1, n_features), dtype) for dtype in dtypes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found: np.dtype[Any] = sklearn.metrics.pairwise_distances(*one, metric=self.name, **self.given).dtype
+        return found
+
+
 def _nearest(distances: npt.NDArray[Any], start: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any]]:
     places = distances.argmin(axis=1)
     return places, distances[np.arange(len(distances)), places]
 
 
-def _require_computed(function: str, metric: Any, given: Mapping[str, Any]) -> None:
-    """Raise ValueError for metrics that the engines do not compute."""
-    theirs = f"use sklearn.metrics.{function}"
-    if not isinstance(metric, str) or metric == "precomputed":
-        raise ValueError(f"metric={metric!r} was given; expected the name of a metric of rows; for others {theirs}")
-    if metric not in _VALID_METRICS:
-        raise ValueError(f"Unknown metric {metric}. Valid metrics are {_VALID_METRICS}")
-    needed = _OF_ALL_ROWS.get(metric)
-    if needed is not None and given.get(needed) is None:
-        raise ValueError(
-            f"metric={metric!r} without {needed} depends on all rows of X and Y; pass {needed}=..., or {theirs}"
-        )
-
-
-def _warn_of_conversion(metric: str, X: Any, Y: Any) -> None:
-    """Warn, as scikit-learn does, that a metric compares what is not zero."""
-    if metric in PAIRWISE_BOOLEAN_FUNCTIONS and any(
-        given_dtype(each) != np.bool_ for each in (X, Y) if each is not None
-    ):
-        warnings.warn(f"Data was converted to boolean for metric {metric}", DataConversionWarning, stacklevel=3)
-
-
-def _checked(X: Any, Y: Any, nan: Any) -> tuple[Any, npt.NDArray[Any]]:
+def _checked(X: Any, Y: Any, nan: bool | str) -> tuple[Any, npt.NDArray[Any]]:
     """Check both as scikit-learn does. The rows of X stay where they are, and those of Y come to this process."""
     lazy = isinstance(X, ShardedArray | Scan) or scanned(X) is not None
     if not lazy and not isinstance(Y, ShardedArray | Scan):
@@ -251,7 +287,7 @@ def _here(rows: Any) -> Any:
     return rows.gather() if isinstance(rows, ShardedArray) else read_here(rows) if scanned(rows) is not None else rows
 
 
-def _rows(X: Any, nan: Any) -> Any:
+def _rows(X: Any, nan: bool | str) -> Any:
     """Return X as it can be sent."""
     if isinstance(X, ShardedArray | Scan) or scanned(X) is not None:
         return X
@@ -259,41 +295,36 @@ def _rows(X: Any, nan: Any) -> Any:
         return in_floats(check_array(X, dtype=FLOATS, ensure_all_finite=nan, input_name="X"))
 
 
-def _distances(
-    function: str, X: Any, others: npt.NDArray[Any], metric: str, given: Mapping[str, Any], nan: Any
-) -> npt.NDArray[Any]:
+def _distances(function: str, X: Any, others: npt.NDArray[Any], how: _Metric) -> npt.NDArray[Any]:
     """Have the engines compute the distances of checked rows."""
-    one = np.zeros((1, others.shape[1])) + 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        like = sklearn.metrics.pairwise_distances(one.astype(X.dtype), one.astype(others.dtype), metric=metric, **given)
-    result = Result(len(others), like.dtype)
-    send = functools.partial(_sent, others)
+    result = Result(len(others), how.dtype_of(X.dtype, others.dtype, n_features=others.shape[1]))
+
+    def send(outgoing: Outgoing) -> dict[str, object]:
+        return {"others": outgoing.send(others)}
+
     with Call(Functions("metrics"), function, X, current_ranks()) as call:
         call.ask(
-            "metrics.distances", result=result, rules={"ensure_all_finite": nan}, send_more=send, metric=metric,
-            given=dict(given),
+            "metrics.distances", result=result, rules={"ensure_all_finite": how.nan}, send_more=send, metric=how.name,
+            given=how.given,
         )  # fmt: skip
     found: npt.NDArray[Any] = result.value
     return found
 
 
-def _sent(others: npt.NDArray[Any], outgoing: Any) -> dict[str, Any]:
-    return {"others": outgoing.send(others)}
-
-
 def _blocks(
-    X: Any, others: npt.NDArray[Any], same: bool, reduce_func: Any, metric: str, working_memory: float | None,
-    given: Mapping[str, Any], nan: Any,
-) -> Iterator[Any]:  # fmt: skip
-    """Yield blocks of distances, or what a function makes of them."""
-    n, m = X.shape[0], len(others)
-    n_rows = get_chunk_n_rows(row_bytes=8 * m, max_n_rows=n, working_memory=working_memory)
-    for some in gen_batches(n, n_rows):
-        rows = X if n_rows >= n else X[some]
-        found = _distances("pairwise_distances_chunked", rows, others, metric, given, nan)
+    X: Any,
+    others: npt.NDArray[Any],
+    how: _Metric,
+    n_rows: int,
+    reduce_func: Callable[[npt.NDArray[Any], int], Any] | None,
+    same: bool,
+) -> Iterator[Any]:
+    """Yield blocks of the distances of `n_rows` rows, or what a function makes of them."""
+    for some in gen_batches(X.shape[0], n_rows):
+        rows = X if n_rows >= X.shape[0] else X[some]
+        found = _distances("pairwise_distances_chunked", rows, others, how)
         if same:
-            found.flat[some.start :: m + 1] = 0
+            found.flat[some.start :: len(others) + 1] = 0
         if reduce_func is None:
             yield found
             continue

@@ -486,11 +486,7 @@ class Percentile(OwnRows):
 
 
 class Boosted(TypedDict, total=False):
-    """The state of gradient boosting. `trees` has the nodes of each iteration's trees, `rng` the state of a generator.
-
-    `thresholds` are those between the bins of each column, `categories` the numbers in the rows that are categories. A
-    fit that begins has no `run`, `iteration`, thresholds and categories.
-    """
+    """The state of gradient boosting: nodes of trees by iteration; `categories` are numbers in the rows, by column."""
 
     run: int
     iteration: int

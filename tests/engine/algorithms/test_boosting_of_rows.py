@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from xpulab.engine.algorithms.boosting.binning import Part
 from xpulab.engine.algorithms.boosting.boosting import predict
+from xpulab.engine.algorithms.boosting.categories import found_in, in_order
 from xpulab.engine.algorithms.boosting.fitting import Fit, should_stop
 from xpulab.engine.algorithms.boosting.growing import Binned, grow, nodes_of
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
@@ -20,7 +21,7 @@ from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import TASKS
 from xpulab.kernels.on_cpu.boosting import as_integers
-from xpulab.sharing.sources import Growth
+from xpulab.sharing.sources import CategoricalColumns, Growth
 
 RNG = np.random.default_rng(0)
 RAW = 3 * RNG.normal(size=(3, 200))
@@ -99,3 +100,16 @@ def test_a_fit_stops_when_no_score_is_better() -> None:
     assert should_stop([3.0, 2.0, 3.0], 2, 0.0)
     assert not should_stop([3.0, 2.0, 3.1], 2, 0.0)
     assert TASKS["HistGradientBoosting.predict"] is predict
+
+
+def test_categories_have_numbers(task: Task) -> None:
+    rows = np.array([[0.5, 7, np.nan], [0.5, -3, np.nan], [1.5, np.nan, np.nan], [2.5, 7, np.nan]])
+    values = found_in(task, rows[:, 1:], ["'b'", "'c'"], 255)
+    assert [each.tolist() for each in values] == [[-3, 7], []]
+    later = np.vstack([rows, [1.0, 8, 5]])
+    columns = CategoricalColumns(order=[1, 2, 0], names=["'b'", "'c'"])
+    nan = np.nan
+    expected = [[1, nan, 0.5], [0, nan, 0.5], [nan, nan, 1.5], [1, nan, 2.5], [nan, nan, 1.0]]
+    assert_array_equal(in_order(columns, values, later), expected)
+    with pytest.raises(ValueError, match="feature 'a' is expected to have a cardinality <= 2 but actually"):
+        found_in(task, rows[:, :1], ["'a'"], 2)

@@ -11,7 +11,7 @@ import sklearn.metrics
 
 from xpulab.engine.algorithms.clustering.clusterings import spreads
 from xpulab.engine.algorithms.clustering.silhouette import Labelled, silhouettes
-from xpulab.engine.algorithms.scores import sums, tables
+from xpulab.engine.algorithms.scores import distances, sums, tables
 from xpulab.engine.dataset import Data
 from xpulab.engine.engine import Task
 
@@ -104,3 +104,11 @@ def test_rows_with_a_negative_label_have_no_silhouette(task: Task, given: Callab
     found: dict[int, Any] = dict(zip(mine.places.tolist(), silhouettes(task, mine, "euclidean", 2.0), strict=True))
     expected = sklearn.metrics.silhouette_samples(X[50:], GUESS[50:])
     np.testing.assert_allclose([found[i] for i in range(50, 300)], expected, atol=1e-12)
+
+
+def test_distances_in_parts(task: Task, given: Callable[..., Data]) -> None:
+    others = np.tile(X, (60, 1))
+    parts = list(distances.distances_from(task, given(X), others, "minkowski", {"p": 3}))
+    assert len(parts) > 5
+    expected = sklearn.metrics.pairwise_distances(X, others, "minkowski", p=3)
+    np.testing.assert_allclose(np.concatenate(parts), expected)

@@ -169,7 +169,7 @@ class _Run:
 @task("HistGradientBoosting.predict")
 def predict(
     task: Task, source: Source, weights: None, target: Target, forest: dict[str, SharedArray], baseline: np.ndarray,
-    columns: CategoricalColumns | None = None, stages: int = 1, skipped: int = 0,
+    columns: CategoricalColumns | None = None, stages: tuple[int, int] = (1, 0),
 ) -> OwnRows:  # fmt: skip
     """Write the raw predictions of each row.
 
@@ -185,18 +185,17 @@ def predict(
         output, in turn.
     baseline : numpy.ndarray of float64 of shape (n_outputs,)
     columns : CategoricalColumns, optional
-    stages : int
-        Number of equal parts of the trees after which predictions are written.
-    skipped : int
-        Number of trees before those of the first stage.
+    stages : tuple of int
+        Number of equal parts of the trees after which predictions are written, and number of trees before them.
     """
     data = data_of(task, source)
+    n_stages, skipped = stages
     names = "nodes", "sets", "thresholds", "values", "roots"
     nodes, sets, thresholds, values, roots = (forest[name].open() for name in names)
     rows, k = on_host(data.rows, data.dtype), len(baseline)
-    made = np.empty((len(rows), stages * k))
+    made = np.empty((len(rows), n_stages * k))
     step = max(64, _PIECE_BYTES // (rows.itemsize * max(1, rows.shape[1])))
-    cuts = range(skipped, len(roots) + 1, max(1, (len(roots) - skipped) // stages))
+    cuts = range(skipped, len(roots) + 1, max(1, (len(roots) - skipped) // n_stages))
 
     def follow(first: int) -> None:
         part = rows[first : first + step]

@@ -17,7 +17,7 @@ from xpulab.kernels.streamed import on_cpu
 from xpulab.sharing.answers import OwnRows
 from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__: list[str] = []
+__all__ = ["distances_from"]
 
 _PART_BYTES, _PART_ROWS = 4 << 20, 32  # of the distances that a thread computes at a time, and least number of rows
 
@@ -48,28 +48,32 @@ def _distances(
     given : mapping
         Its other arguments.
     """
+    data = Data(task, source)
+    write_block(task, target, data.bounds, distances_from(task, data, others.open(), metric, given))
+    data.require_finite()
+    return {"rows": data.n_own}
+
+
+def distances_from(
+    task: Task, data: Data, others: np.ndarray, metric: str, given: Mapping[str, Any]
+) -> Iterator[np.ndarray]:
+    """Yield the distances of this rank's rows from others, for some rows at a time."""
     from sklearn.metrics import pairwise_distances  # a start does not wait for it
 
-    data, rows = Data(task, source), others.open()
-    step = max(_PART_ROWS, _PART_BYTES // (8 * max(1, len(rows))))
+    step = max(_PART_ROWS, _PART_BYTES // (8 * max(1, len(others))))
     threads = len(os.sched_getaffinity(0))
 
     def compute(part: np.ndarray) -> np.ndarray:
-        found: np.ndarray = pairwise_distances(part, rows, metric=metric, ensure_all_finite=False, **given)
+        found: np.ndarray = pairwise_distances(part, others, metric=metric, ensure_all_finite=False, **given)
         return found
 
-    def parts() -> Iterator[np.ndarray]:
-        with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
-            warnings.simplefilter("ignore")  # the notebook warns of conversions
-            for first, some in on_cpu(data.block):
-                task.show(doing="comparing rows", done=first, steps=data.n_own)
-                for begin in range(0, len(some), step * threads):
-                    task.leave_if_cancelled()
-                    group = some[begin : begin + step * threads]
-                    with task.on_host():
-                        found = list(pool.map(compute, (group[at : at + step] for at in range(0, len(group), step))))
-                    yield from found
-
-    write_block(task, target, data.bounds, parts())
-    data.require_finite()
-    return {"rows": data.n_own}
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
+        warnings.simplefilter("ignore")  # the notebook warns of conversions
+        for first, some in on_cpu(data.block):
+            task.show(doing="comparing rows", done=first, steps=data.n_own)
+            for begin in range(0, len(some), step * threads):
+                task.leave_if_cancelled()
+                group = some[begin : begin + step * threads]
+                with task.on_host():
+                    found = list(pool.map(compute, (group[at : at + step] for at in range(0, len(group), step))))
+                yield from found

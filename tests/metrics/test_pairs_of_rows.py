@@ -48,7 +48,7 @@ def test_every_metric(on_pair: xpulab.XPUCluster, metric: str, given: dict[str, 
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             found, expected = (
-                function(*pair, metric=metric, **given)
+                function(pair[0], pair[1], metric=metric, **given)
                 for function in (pairwise_distances, sklearn.metrics.pairwise_distances)
             )
         assert len({str(each.message) for each in said}) == len(said) / 2 == (metric in ("dice", "jaccard"))
@@ -75,9 +75,9 @@ def test_rows_that_stay(current: xpulab.XPUCluster, tmp_path: Path) -> None:
         theirs = sklearn.metrics.pairwise_distances_argmin_min(X, Y, metric=metric)
         assert_array_equal(found[0], theirs[0])
         assert_allclose(found[1], theirs[1], 1e-7)
-    found = pairwise_distances_argmin(X, scan[:50], axis=0, metric="minkowski", metric_kwargs={"p": 3})
+    nearest = pairwise_distances_argmin(X, scan[:50], axis=0, metric="minkowski", metric_kwargs={"p": 3})
     given: dict[str, Any] = {"axis": 0, "metric": "minkowski", "metric_kwargs": {"p": 3}}
-    assert_array_equal(found, sklearn.metrics.pairwise_distances_argmin(X, X[:50], **given))
+    assert_array_equal(nearest, sklearn.metrics.pairwise_distances_argmin(X, X[:50], **given))
 
 
 def _blocks(function: Any, rows: Any, **given: Any) -> list[Any]:
