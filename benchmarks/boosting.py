@@ -1,6 +1,7 @@
 """Histogram gradient boosting against scikit-learn, LightGBM and XGBoost.
 
     python benchmarks/boosting.py            # 1,000,000 x 28 float32, 2 classes, 100 trees of 31 leaves
+    python benchmarks/boosting.py --categories   # eight of the columns have 3 to 200 categories
     python benchmarks/boosting.py --quick    # a few seconds: does it work
 
 Each system is a process of its own, bound to the same cores; they take turns. All have 255 bins, a learning rate of
@@ -25,6 +26,7 @@ from estimators import Worker
 
 SYSTEMS = ("xpulab", "scikit-learn", "lightgbm", "xgboost")
 TREES = 100
+CARDINALITIES = (3, 5, 8, 12, 20, 50, 100, 200)  # of the columns of categories, if there are any
 
 
 def rows_of(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,13 +39,28 @@ def rows_of(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, score + rng.logistic(size=n) > 0
 
 
-def prepared(system: str, trees: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def with_categories(X: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same rows, of which the first columns have numbers of categories, as many as `CARDINALITIES` says."""
+    rng, effects = np.random.default_rng(seed + 1000), np.random.default_rng(0)
+    score = X[:, 21] - X[:, 22] + X[:, 10] * X[:, 13]
+    for f, count in enumerate(CARDINALITIES):
+        X[:, f] = np.floor(count * rng.random(len(X)) ** 2)  # some are frequent, and others rare
+        effect = effects.normal(size=count)
+        score += effect[X[:, f].astype(int)] * (X[:, 20] if f % 2 else 1)
+    return X, score + rng.logistic(size=len(X)) > 0
+
+
+def prepared(system: str, trees: int, categories: list[int]) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """What ends the system, and what makes an estimator that was not fitted."""
     cores = len(os.sched_getaffinity(0))
     if system == "lightgbm":
         import lightgbm
 
-        return (lambda: None), lambda: lightgbm.LGBMClassifier(
+        class WithCategories(lightgbm.LGBMClassifier):  # type: ignore[misc]  # LightGBM takes them with the rows
+            def fit(self, X: np.ndarray, y: np.ndarray) -> Any:
+                return super().fit(X, y, categorical_feature=categories or "auto")
+
+        return (lambda: None), lambda: WithCategories(
             n_estimators=trees, num_leaves=31, min_child_samples=20, max_bin=255, n_jobs=cores, verbose=-1
         )
     if system == "xgboost":
@@ -51,9 +68,10 @@ def prepared(system: str, trees: int) -> tuple[Callable[[], Any], Callable[[], A
 
         return (lambda: None), lambda: xgboost.XGBClassifier(
             n_estimators=trees, max_leaves=31, max_depth=0, grow_policy="lossguide", tree_method="hist", max_bin=255,
-            learning_rate=0.1, reg_lambda=0, n_jobs=cores,
+            learning_rate=0.1, reg_lambda=0, n_jobs=cores, enable_categorical=bool(categories),
+            feature_types=["c" if f in categories else "q" for f in range(28)] if categories else None,
         )  # fmt: skip
-    arguments: dict[str, Any] = {"max_iter": trees, "early_stopping": False}
+    arguments: dict[str, Any] = {"max_iter": trees, "early_stopping": False, "categorical_features": categories}
     if system == "xpulab":
         import xpulab
         from xpulab.ensemble import HistGradientBoostingClassifier
@@ -70,8 +88,8 @@ def work(system: str, folder: str) -> None:
     from sklearn.metrics import log_loss
 
     with np.load(f"{folder}/rows.npz") as rows:
-        X, y, Q, q, trees = (rows[name] for name in ("X", "y", "Q", "q", "trees"))
-    close, estimator = prepared(system, int(trees))
+        X, y, Q, q, trees, categories = (rows[name] for name in ("X", "y", "Q", "q", "trees", "categories"))
+    close, estimator = prepared(system, int(trees), categories.tolist())
     estimator().fit(X[:1000], y[:1000])
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
@@ -93,6 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=SYSTEMS)
+    parser.add_argument("--categories", action="store_true", help="eight of the columns are numbers of categories")
     parser.add_argument("--quick", action="store_true", help="few rows and trees, once")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -104,7 +123,10 @@ def main() -> None:
     print(f"{n:,} x 28 float32, {trees} trees: seconds of fit and of predict, log loss of other rows")
     with tempfile.TemporaryDirectory() as folder:
         (X, y), (Q, q) = rows_of(n, 0), rows_of(2_000 if arguments.quick else 200_000, 1)
-        np.savez(f"{folder}/rows.npz", X=X, y=y, Q=Q, q=q, trees=trees)
+        if arguments.categories:
+            (X, y), (Q, q) = with_categories(X, 0), with_categories(Q, 1)
+        categories = np.arange(len(CARDINALITIES) if arguments.categories else 0)
+        np.savez(f"{folder}/rows.npz", X=X, y=y, Q=Q, q=q, trees=trees, categories=categories)
         workers, turns = {}, {}
         for system in arguments.systems:
             try:
