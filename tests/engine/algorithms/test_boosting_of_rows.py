@@ -73,7 +73,7 @@ def test_a_tree_divides_the_rows(task: Task) -> None:
     thresholds.bins(X, bins)
     assert_array_equal(bins[:, 0], np.searchsorted(thresholds.columns[0], X[:, 0]))
     assert [len(column) for column in thresholds.columns] == [19] * 3
-    numbers, rows = np.empty((200, 4), np.int64), np.arange(200, dtype=np.int32)
+    numbers, rows = np.empty((200, 2), np.int64), np.arange(200, dtype=np.int32)
     as_integers(g, np.ones_like(g), 4.0, 4.0, numbers)
     growth = Growth(
         learning_rate=1.0, max_leaf_nodes=2, max_depth=None, min_samples_leaf=1, l2_regularization=0.0,

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from xpulab.kernels.on_cpu.boosting import TREE_WITH_SETS, Split, Splitting, Thresholds, add_by_bins, part_node
+from xpulab.kernels.on_cpu.boosting import (
+    HESSIAN_BITS,
+    TREE_WITH_SETS,
+    Split,
+    Splitting,
+    Thresholds,
+    add_by_bins,
+    add_histogram,
+    as_integers,
+    part_node,
+)
 
 MISSING = 20  # the bin of missing values
 _Sums = npt.NDArray[np.int64]
@@ -22,7 +32,7 @@ def histogram_of(seed: int, n_bins: list[int], missing: list[int]) -> _Sums:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(30, 400))
     gradients, hessians = rng.integers(-50, 51, n), rng.integers(1, 20, n)
-    sums = np.zeros((len(n_bins), 256, 4), np.int64)
+    sums = np.zeros((len(n_bins), 256, 3), np.int64)
     for f, (count, there) in enumerate(zip(n_bins, missing, strict=True)):
         bins = rng.integers(0, count + there, n)
         bins[bins == count] = MISSING
@@ -102,3 +112,24 @@ def test_rows_go_to_the_side_of_their_category() -> None:
     raw = np.zeros(7)
     add_by_bins(column[:, None].copy(), MISSING, tree, raw)
     assert_array_equal(raw, [7, 5, 7, 7, 7, 5, 5])  # missing values go where the node says
+
+
+@pytest.mark.parametrize("least", [1.0, -1.0], ids=["positive", "of both signs"])
+@pytest.mark.parametrize("share", [1, 2, 20])
+def test_histograms_are_sums_of_integers(share: int, least: float) -> None:
+    """Of more rows than are added at a time, and of largest numbers, whose packed sums have no bit to spare."""
+    rng, n = np.random.default_rng(share), 300_000
+    bins = rng.integers(0, 256, (n, 5), dtype=np.uint8)
+    bins[:, 1] = 7
+    gradients = rng.normal(size=n).astype(np.float32)
+    hessians = np.where(rng.random(n) < 0.9, 1, least).astype(np.float32)
+    numbers, sums = np.empty((n, 2), np.int64), np.zeros((5, 256, 3), np.int64)
+    as_integers(gradients, hessians, 2.0**30, 2.0**HESSIAN_BITS, numbers)
+    rows = np.sort(rng.choice(n, n // share, replace=False)).astype(np.int32)
+    add_histogram(bins, np.ascontiguousarray(bins.T), rows, 3, len(rows), numbers, sums)
+    some = rows[3:]
+    scaled = gradients.astype(float) * 2**30
+    whole = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled), hessians.astype(float) * 2**HESSIAN_BITS, np.ones(n)
+    for part, values in enumerate(whole):
+        for f in range(5):
+            assert_array_equal(sums[f, :, part], np.bincount(bins[some, f], values[some], 256).astype(np.int64))

@@ -23,7 +23,6 @@ from xpulab.kernels.on_cpu.sparse_functions import VECTOR
 __all__ = [
     "add_column_facts",
     "add_multiples",
-    "add_row",
     "count_bits",
     "multiply_tile",
     "products_below",
@@ -129,37 +128,6 @@ def add_multiples(
 
     i8 = types.int64
     return i8(vectors, values, columns, i8, i8, matrix, i8, i8, i8, out, i8), build
-
-
-@intrinsic
-def add_row(
-    typing_context: Context,
-    bins: types.Type,
-    first: types.Type,
-    d: types.Type,
-    numbers: types.Type,
-    at: types.Type,
-    sums: types.Type,
-) -> Any:
-    """Implement `boosting_functions.add_row`."""
-    vector = ir.VectorType(_INTEGER, 4)
-
-    def build(context: Context, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]) -> ir.Value:
-        bins_, first_, d_, numbers_, at_, sums_ = arguments
-        own = builder.load(builder.bitcast(builder.gep(numbers_, [at_]), vector.as_pointer()), align=8)
-
-        def column(f: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-            b = builder.zext(builder.load(builder.gep(bins_, [builder.add(first_, f)])), _INTEGER)
-            place = builder.add(builder.shl(f, ir.Constant(_INTEGER, 10)), builder.shl(b, ir.Constant(_INTEGER, 2)))
-            pointer = builder.bitcast(builder.gep(sums_, [place]), vector.as_pointer())
-            builder.store(builder.add(builder.load(pointer, align=8), own), pointer, align=8)
-            return values
-
-        loop(builder, d_, [], column)
-        return ir.Constant(_INTEGER, 0)
-
-    integer, integers = types.int64, types.CPointer(types.int64)
-    return integer(types.CPointer(types.uint8), integer, integer, integers, integer, integers), build
 
 
 @intrinsic

@@ -1,7 +1,9 @@
 """Gradient boosting on the CPU: the source of the machine code that `xpulab.kernels.on_cpu.boosting` calls.
 
 A node's histogram has, for each bin of each column, the sums of the gradients and of the second derivatives of the
-loss, and the number of rows. They are integers, so that the sums do not depend on the order of the rows. The rules for
+loss, and the number of rows. They are integers, so that the sums do not depend on the order of the rows. Rows are added
+as two numbers, because the memory of the sums is what takes the time: the second has the second derivative in its upper
+bits, and one row in its lower ones. The rules for
 splits, missing values, categories and monotonic constraints are those of scikit-learn's histogram gradient boosting
 [1]_. A set of bins has a bit for each bin: that of bin b is bit ``b % 8`` of byte ``b // 8``.
 
@@ -13,8 +15,6 @@ References
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
@@ -22,8 +22,10 @@ from xpulab.kernels.on_cpu.host_functions import host_function, inlined
 __all__ = [
     "add_by_bins",
     "add_by_rows",
+    "add_columns",
     "add_histogram",
     "add_leaves",
+    "add_packed",
     "as_integers",
     "bin_doubles",
     "find_best_set",
@@ -33,12 +35,14 @@ __all__ = [
 ]
 
 _BINS = 256  # in the histogram of a column
-_SUMS = 4  # numbers of a bin: gradients, second derivatives, rows, and nothing, so that one instruction adds them
+_SUMS = 3  # numbers of a bin: gradients, second derivatives, rows
+_COUNT_BITS = 18  # of a packed number; so many bits less one are those of the number of rows that are added at a time
 _GRADIENT, _HESSIAN, _ROWS = range(3)
 #: Settings of a node's split, see `boosting.Splitting`.
 _VALUE, _LOWER, _UPPER, _L2, _MIN_ROWS, _MIN_HESSIAN, _MIN_GAIN, _G_UNIT, _H_UNIT = range(9)
 _SUPPORT = 10.0  # the least number of rows of a category that may go to the left, as second derivatives count them
 _SET = 32  # bytes of a set of bins
+_TILE = 2048  # rows that are added to some columns before the next columns
 _ABREAST = 8  # rows that are followed through a tree at the same time
 
 
@@ -63,22 +67,59 @@ def bin_doubles(values, n, d, thresholds, ends, steps, missing, bins):  # type: 
 
 @host_function("f4* f4* i8 f8 f8 i8*")
 def as_integers(gradients, hessians, n, g_scale, h_scale, numbers):  # type: ignore[no-untyped-def]
-    # numbers: (n, 4) gradient, second derivative, 1, 0.
+    # numbers: (n, 2) gradient, second derivative and one row.
     for i in range(n):
         g = np.float64(gradients[i]) * g_scale
         h = np.float64(hessians[i]) * h_scale
-        numbers[i * _SUMS + _GRADIENT] = np.int64(g + 0.5) if g >= 0 else np.int64(g - 0.5)
-        numbers[i * _SUMS + _HESSIAN] = np.int64(h + 0.5) if h >= 0 else np.int64(h - 0.5)
-        numbers[i * _SUMS + _ROWS] = 1
-        numbers[i * _SUMS + 3] = 0
+        numbers[2 * i] = np.int64(g + 0.5) if g >= 0 else np.int64(g - 0.5)
+        numbers[2 * i + 1] = (np.int64(h + 0.5) if h >= 0 else np.int64(h - 0.5)) * (1 << _COUNT_BITS) + 1
 
 
 @host_function("u1* i8 i4* i8 i8 i8* i8*")
 def add_histogram(bins, d, rows, begin, end, numbers, sums):  # type: ignore[no-untyped-def]
-    # bins: (n, d). rows: their indices. numbers: see `as_integers`. sums: (d, 256, 4).
+    # bins: (n, d). rows: their indices. numbers: see `as_integers`. sums: (d, 256, 2), packed as these.
     for i in range(begin, end):
         row = np.int64(rows[i])
-        add_row(bins, row * d, d, numbers, row * _SUMS, sums)
+        gradient = numbers[2 * row]
+        packed = numbers[2 * row + 1]
+        for f in range(d):
+            at = 2 * (f * _BINS + np.int64(bins[row * d + f]))
+            sums[at] += gradient
+            sums[at + 1] += packed
+
+
+@host_function("u1* i8 i8 i4* i8 i8 i8* i8*")
+def add_columns(columns, n, d, rows, begin, end, numbers, sums):  # type: ignore[no-untyped-def]
+    # As `add_histogram`, from bins by columns (d, n): four columns at a time, so that a core has their sums near.
+    for first in range(begin, end, _TILE):
+        last = min(first + _TILE, end)
+        for f in range(0, d - d % 4, 4):
+            for i in range(first, last):
+                row = np.int64(rows[i])
+                gradient = numbers[2 * row]
+                packed = numbers[2 * row + 1]
+                for k in range(4):
+                    at = 2 * ((f + k) * _BINS + np.int64(columns[(f + k) * n + row]))
+                    sums[at] += gradient
+                    sums[at + 1] += packed
+        for f in range(d - d % 4, d):
+            for i in range(first, last):
+                row = np.int64(rows[i])
+                at = 2 * (f * _BINS + np.int64(columns[f * n + row]))
+                sums[at] += numbers[2 * row]
+                sums[at + 1] += numbers[2 * row + 1]
+
+
+@host_function("i8* i8 i8*")
+def add_packed(packed, n, sums):  # type: ignore[no-untyped-def]
+    # Add packed sums (n, 2) of at most 2 ** 17 rows to sums (n, 3), and clear them.
+    for k in range(n):
+        rows = packed[2 * k + 1] & ((1 << _COUNT_BITS) - 1)
+        sums[k * _SUMS + _GRADIENT] += packed[2 * k]
+        sums[k * _SUMS + _HESSIAN] += (packed[2 * k + 1] - rows) >> _COUNT_BITS
+        sums[k * _SUMS + _ROWS] += rows
+        packed[2 * k] = 0
+        packed[2 * k + 1] = 0
 
 
 @host_function("u1* i8 i8 i8 i8 i8 i4* i8 i8 i4* -> i8")
@@ -125,14 +166,6 @@ def in_set(sets, number, b):  # type: ignore[no-untyped-def]
     return (np.int64(sets[number * _SET + (b >> 3)]) >> (b & 7)) & 1
 
 
-def add_row(bins: Any, first: int, d: int, numbers: Any, at: int, sums: Any) -> int:
-    """Add the four numbers from `at` on to the bin of each column: column f of the row is in bin ``bins[first + f]``.
-
-    The compiler puts vector instructions instead of this function, with which a fit takes two thirds of the time.
-    """
-    raise RuntimeError("add_row has no meaning outside of a host function")
-
-
 # --- splits
 
 
@@ -156,7 +189,7 @@ def gain_of(g_left, h_left, g_right, h_right, loss, constraint, settings):  # ty
 def find_best_split(  # type: ignore[no-untyped-def]
     sums, first, d, n_bins, missing, constraints, allowed, whole, settings, gains, best
 ):  # fmt: skip
-    # Looks at the columns from `first` on. sums: (d, 256, 4). n_bins: of each column, without that of missing values.
+    # Looks at the columns from `first` on. sums: (d, 256, 3). n_bins: of each column, without that of missing values.
     # whole: the sums of the node. If a split has a greater gain than gains[0], the gain of the best goes there, and to
     # best: its column, the last bin on the left, whether missing values go to the left, and the sums on the left.
     g_unit, h_unit = settings[_G_UNIT], settings[_H_UNIT]

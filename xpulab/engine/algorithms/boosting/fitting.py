@@ -19,7 +19,7 @@ from xpulab.engine.algorithms.boosting.growing import Binned, Node, grow, nodes_
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.engine import Task
-from xpulab.kernels.on_cpu.boosting import add_by_bins, add_leaves, as_integers
+from xpulab.kernels.on_cpu.boosting import HESSIAN_BITS, add_by_bins, add_leaves, as_integers
 from xpulab.sharing.sources import Growth
 
 __all__ = ["Fit", "should_stop"]
@@ -64,7 +64,7 @@ class Fit:
         self.pool, self.threads = pool, threads
         k, n = train.raw.shape
         self.gradients, self.hessians = np.empty((k, n), np.float32), np.empty((k, n), np.float32)
-        self.numbers = np.empty((n, 4), np.int64)
+        self.numbers = np.empty((n, 2), np.int64)
         self.rows, self.aside = np.empty(n, np.int32), np.empty(n, np.int32)
         self.weight = _total(task, train)
         self.weight_of_validation = 1.0 if validation is None else _total(task, validation)
@@ -106,8 +106,9 @@ class Fit:
                 "learning_rate, or larger min_samples_leaf and l2_regularization"
             )
         room = 62 - int(np.ceil(np.log2(max(2, train.n_samples))))
-        exponents = np.minimum(room - np.frexp(facts[:-1])[1], 1000)
-        return np.asarray(exponents, np.int64).reshape(2, -1)
+        rooms = np.array([[room], [min(room, HESSIAN_BITS)]])
+        exponents = np.minimum(rooms - np.frexp(facts[:-1])[1].reshape(2, -1), 1000)
+        return np.asarray(exponents, np.int64)
 
     def tree(self, k: int, exponents: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[Any]:
         """Grow the tree of output k, add it to the raw predictions, and return its nodes."""
@@ -165,19 +166,11 @@ class Fit:
 
     def scores(self) -> tuple[float, float]:
         """Return the mean losses of the rows for training and for validation (NaN without)."""
-        found = [self._losses(self.train)]
-        if self.validation is not None:
-            found.append(self._losses(self.validation))
-        most = self.task.comm.allreduce(
-            np.array([np.abs(each).max(initial=0) if len(each) else 0.0 for each in found]), np.maximum
-        )
+        found = [self._losses(part) for part in self.parts]
+        most = self.task.comm.allreduce(np.array([largest for _, largest in found]), np.maximum)
         most[np.isnan(most)] = np.inf
-        parts = [self.train, self.validation] if self.validation is not None else [self.train]
-        exponents = [_exponent(m, part.n_samples) for m, part in zip(most, parts, strict=True)]
-        with np.errstate(invalid="ignore"):
-            sums = [
-                int(np.rint(np.ldexp(each, e)).astype(np.int64).sum()) for each, e in zip(found, exponents, strict=True)
-            ]
+        exponents = [_exponent(m, part.n_samples) for m, part in zip(most, self.parts, strict=True)]
+        sums = [self._total(losses, e) for (losses, _), e in zip(found, exponents, strict=True)]
         totals = self.task.comm.allreduce(np.array(sums, np.int64))
         means = [
             np.ldexp(float(total), -e) / weight if np.isfinite(m) else np.nan
@@ -187,19 +180,29 @@ class Fit:
         ]
         return float(means[0]), float(means[1]) if len(means) > 1 else np.nan
 
-    def _losses(self, part: Part) -> _Array:
-        """Return the weighted losses of rows."""
+    def _losses(self, part: Part) -> tuple[_Array, float]:
+        """Return the weighted losses of rows, and the largest of them."""
         found = np.empty(len(part.y))
 
-        def piece(some: slice) -> None:
+        def piece(some: slice) -> Any:
             with np.errstate(over="ignore", invalid="ignore"):
                 found[some] = self.loss.values(part.y[some], part.raw[:, some], self.quantile)
                 if part.weights is not None:
                     found[some] *= part.weights[some]
+            return np.abs(found[some]).max()
 
         with self.task.on_host():
-            self.in_pieces(len(found), piece)
-        return found
+            return found, float(np.max(self.in_pieces(len(found), piece), initial=0.0))  # NaN stays
+
+    def _total(self, losses: _Array, exponent: int) -> int:
+        """Return the sum of losses times a power of two, each of which is rounded to an integer."""
+
+        def piece(some: slice) -> Any:
+            with np.errstate(invalid="ignore"):
+                return np.rint(losses[some] * 2.0**exponent).astype(np.int64).sum()
+
+        with self.task.on_host():
+            return sum(map(int, self.in_pieces(len(losses), piece)))
 
 
 def _exponent(most: float, n: int) -> int:

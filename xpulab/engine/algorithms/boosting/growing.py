@@ -82,7 +82,7 @@ class _Grower:
     task : Task
     binned : Binned
     growth : Growth
-    numbers : numpy.ndarray of int64 of shape (n_own, 4)
+    numbers : numpy.ndarray of int64 of shape (n_own, 2)
         See `as_integers`.
     units : tuple of float
         What integers of gradients and second derivatives are multiplied by.
@@ -141,11 +141,11 @@ class _Grower:
 
     def histogram(self, begin: int, end: int) -> npt.NDArray[np.int64]:
         """Return the histogram of a node over the rows of all ranks."""
-        bins, rows, numbers = self.binned.bins, self.rows, self.numbers
+        binned, rows, numbers = self.binned, self.rows, self.numbers
 
         def add(first: int, last: int) -> npt.NDArray[np.int64]:
-            sums = np.zeros((self.d, 256, 4), np.int64)
-            add_histogram(bins, rows, first, last, numbers, sums)
+            sums = np.zeros((self.d, 256, 3), np.int64)
+            add_histogram(binned.bins, binned.columns, rows, first, last, numbers, sums)
             return sums
 
         if self.threads > 1 and (end - begin) * self.d > _FOR_THREADS:
