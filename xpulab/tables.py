@@ -250,7 +250,10 @@ class ShardedTable(ShardedColumn):
     """
 
     columns: list[str]
-    _internal = ShardedArray._internal | {"iloc", "loc"}
+    _internal = ShardedArray._internal | {"iloc", "index", "loc"}
+    #: Whether columns can be replaced, because no other handle has these rows, and the handle that has them since.
+    _replaces = False
+    _keeps: ShardedArray | None = None
 
     def __getitem__(self, key: Any) -> Any:
         """Return one column, some columns, or rows by a slice, their numbers or a mask; the engines copy them."""
@@ -331,6 +334,53 @@ class ShardedTable(ShardedColumn):
         chosen: ShardedArray = self.iloc[:, numbers] if axis else self[numbers]
         return chosen
 
+    # What scikit-learn's permutation_importance asks of a data frame.
+
+    @property
+    def index(self) -> range:
+        """The numbers of the rows, in place of labels."""
+        return range(len(self))
+
+    def copy(self) -> ShardedTable:
+        """Return a copy of the rows, distributed evenly over the engines, whose columns can be replaced.
+
+        Returns
+        -------
+        ShardedTable
+        """
+        made: ShardedTable = self._rows_at(np.arange(len(self)))
+        return made
+
+    def _rows_at(self, rows: npt.NDArray[np.int64]) -> Any:
+        made = super()._rows_at(rows)
+        made._replaces = True
+        return made
+
+    def __setitem__(self, name: str, column: object) -> None:
+        """Replace a column of a copy, or of some rows, by another with as many rows of each engine."""
+        if not self._replaces:
+            raise TypeError(f"column {name!r} of a table was to be replaced; expected a copy: type: table.copy()")
+        if name not in self.columns:
+            raise KeyError(f"there is no column {name!r}; the columns are {', '.join(self.columns)}")
+        number = self.columns.index(name)
+        if not isinstance(column, ShardedColumn) or column.ndim > 1 or column.bounds != self.bounds:
+            raise TypeError(
+                f"column {name!r} was to be replaced by {type(column).__name__}; expected a column on the same engines "
+                f"with {self.counts} rows, such as table.iloc[numbers, {number}]"
+            )
+        if column.described[0].categories != self.described[number].categories:
+            raise ValueError(f"column {name!r} was to be replaced by one with other strings; expected the same")
+        cluster, nan = self.cluster, self.nan or column.nan
+        made = cluster.made_handle(self.shape, self.dtype, self.bounds, self.described, nan=nan)
+        sources = [each.source(cluster) for each in (self, column)]
+        try:
+            cluster.call("columns.replace", {"sources": sources, "number": number, "kept": made.handle})
+        except BaseException:
+            made.discard()
+            raise
+        self.discard()
+        self.id, self.digest, self.discard, self.nan, self._keeps = made.id, made.digest, made.discard, nan, made
+
     def __narwhals_dataframe__(self) -> _Names:
         return _Names(self)
 
@@ -381,9 +431,11 @@ class _Indexer:
             return pd.DataFrame({str(each.name): pd.Series([], dtype=_pandas_type(each)) for each in table.described})
         if not isinstance(key, tuple):
             return table[key]
-        if not isinstance(key[0], slice) or key[0] != slice(None):
-            table._refuse_rows(key)
         chosen = key[1]
+        if not isinstance(key[0], slice) or key[0] != slice(None):
+            if not isinstance(chosen, int | np.integer | str):
+                table._refuse_rows(key)
+            return table[self._name_of(chosen)][key[0]]  # some rows of a column
         if isinstance(chosen, str) or np.isscalar(chosen):
             return table[self._name_of(chosen)]
         if isinstance(chosen, slice):

@@ -220,6 +220,22 @@ def _join(task: Task, sources: list[Source], kept: Handle) -> OwnRows:
     return {"rows": n}
 
 
+@task("columns.replace")
+def _replace(task: Task, sources: list[Source], number: int, kept: Handle) -> OwnRows:
+    """Copy the rows of a handle with those of a column in the place of one of theirs, under a new handle."""
+    rows, column = (data_of(task, source).rows for source in sources)
+    alone = Lock()  # the device is that of one thread at a time
+
+    def fill(first: int, part: np.ndarray) -> None:
+        with alone:
+            part[:] = consecutive(rows, first, first + len(part))
+            part[:, number] = consecutive(column, first, first + len(part))[:, 0]
+
+    shape = rows.n_samples, rows.n_features
+    keep_rows(task, Rows.read(task.device, shape, kept.description.dtype, fill)[0], kept)
+    return {"rows": rows.n_samples}
+
+
 @task("columns.elementwise")
 def _elementwise(
     task: Task, sources: list[Source], home: str, name: str, others: list[Any], kept: Handle
