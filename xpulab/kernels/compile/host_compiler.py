@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from xpulab.kernels.on_cpu import (  # they add their functions
-    boosting_functions,  # noqa: F401
+    boosting_functions,
     few_functions,  # noqa: F401
     forest_functions,  # noqa: F401
     passing_functions,
@@ -32,6 +32,7 @@ _TRIPLE = "x86_64-unknown-linux-gnu"
 #: Functions for which `host_vectors` has instructions, under the same names.
 _BUILT = [
     add_multiples,
+    boosting_functions.add_pair,
     count_bits,
     passing_functions.add_column_facts,
     passing_functions.multiply_tile,

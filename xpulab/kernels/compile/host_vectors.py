@@ -23,6 +23,7 @@ from xpulab.kernels.on_cpu.sparse_functions import VECTOR
 __all__ = [
     "add_column_facts",
     "add_multiples",
+    "add_pair",
     "count_bits",
     "multiply_tile",
     "products_below",
@@ -128,6 +129,24 @@ def add_multiples(
 
     i8 = types.int64
     return i8(vectors, values, columns, i8, i8, matrix, i8, i8, i8, out, i8), build
+
+
+@intrinsic
+def add_pair(typing_context: Context, sums: types.Type, at: types.Type, first: types.Type, second: types.Type) -> Any:
+    """Implement `boosting_functions.add_pair`."""
+    vector = ir.VectorType(_INTEGER, 2)
+
+    def build(context: Context, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]) -> ir.Value:
+        sums_, at_, *both = arguments
+        own = ir.Constant(vector, ir.Undefined)
+        for lane, value in enumerate(both):
+            own = builder.insert_element(own, value, ir.Constant(ir.IntType(32), lane))
+        pointer = builder.bitcast(builder.gep(sums_, [at_]), vector.as_pointer())
+        builder.store(builder.add(builder.load(pointer, align=8), own), pointer, align=8)
+        return ir.Constant(_INTEGER, 0)
+
+    integer = types.int64
+    return integer(types.CPointer(integer), integer, integer, integer), build
 
 
 @intrinsic

@@ -28,7 +28,7 @@ __all__ = [
 _F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "u1"))
 _TOGETHER = 4096  # rows that are copied side by side
 _AT_A_TIME = 1 << 17  # rows that are added to packed sums, whose bits are enough for so many
-_SPARSE = 16  # if at most one of so many rows is in a node, they are copied
+_SPARSE = 24  # if at most one of so many rows is in a node, they are copied
 HESSIAN_BITS = 27  # of the largest second derivative as an integer, so that packed sums have room for it
 _IN_ORDER = np.arange(_TOGETHER, dtype=np.int32)
 _NO_SETS = np.zeros((0, 32), np.uint8)
