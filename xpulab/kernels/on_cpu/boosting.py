@@ -29,6 +29,7 @@ _F8, _I8, _I4, _F4, _U1 = (np.dtype(name) for name in ("f8", "i8", "i4", "f4", "
 _TOGETHER = 4096  # rows that are copied side by side
 _AT_A_TIME = 1 << 17  # rows that are added to packed sums, whose bits are enough for so many
 _SPARSE = 24  # if at most one of so many rows is in a node, they are copied
+_NEAR = 1 << 16  # a column of up to so many rows is in a core's cache
 HESSIAN_BITS = 27  # of the largest second derivative as an integer, so that packed sums have room for it
 _IN_ORDER = np.arange(_TOGETHER, dtype=np.int32)
 _NO_SETS = np.zeros((0, 32), np.uint8)
@@ -116,11 +117,19 @@ class Splitting:
         g_unit: float,
         h_unit: float,
     ) -> None:
-        self._columns = thresholds.n_bins, missing, constraints
-        self._n_categorical, self._missing_bin = thresholds.n_categorical, thresholds.missing
-        self._settings = np.array([0, -np.inf, np.inf, l2, min_rows, 1e-3, 0, g_unit, h_unit], np.float64)
-        self._gain, self._best = np.empty(1), np.empty(6, _I8)
-        self._means, self._order, self._left_bins = np.empty(256), np.empty(256, _I8), np.empty(32, _U1)
+        settings = np.array([0, -np.inf, np.inf, l2, min_rows, 1e-3, 0, g_unit, h_unit], np.float64)
+        self._settings, self._whole, self._gain, self._best = settings, np.empty(3, _I8), np.empty(1), np.empty(6, _I8)
+        self._left_bins, self._n_categorical = np.empty(32, _U1), thresholds.n_categorical
+        # The addresses are found once: there are many nodes of few rows. The arrays live as long as this object.
+        self._kept = n_bins, means, order = thresholds.n_bins, np.empty(256), np.empty(256, _I8)
+        self._kept += missing, constraints
+        counts, holes = at(n_bins, _I8), at(missing, _U1)
+        ends = at(self._whole, _I8), at(settings, _F8), at(self._gain, _F8), at(self._best, _I8)
+        room = at(means, _F8), at(order, _I8), at(self._left_bins, _U1)
+        of_sets, of_splits = function_of("find_best_set"), function_of("find_best_split")
+        k, d, signs = thresholds.n_categorical, len(n_bins), at(constraints, _I8)
+        self._find_set = lambda sums, some: of_sets(sums, k, counts, holes, some, thresholds.missing, *ends, *room)
+        self._find_split = lambda sums, some: of_splits(sums, k, d, counts, holes, signs, some, *ends)
 
     def find(
         self,
@@ -132,21 +141,12 @@ class Splitting:
         allowed: npt.NDArray[np.uint8],
     ) -> Split:
         """Return the best split of a node, whose gain is not positive if there is none."""
-        self._settings[:3] = value, lower, upper
-        n_bins, missing, constraints = self._columns
-        node = np.array(whole, _I8)
+        self._settings[:3], self._whole[:] = (value, lower, upper), whole
         self._gain[0], self._best[:] = -1, 0
+        addresses = at(sums, _I8), at(allowed, _U1)
         if self._n_categorical:
-            function_of("find_best_set")(
-                at(sums, _I8), self._n_categorical, at(n_bins, _I8), at(missing, _U1), at(allowed, _U1),
-                self._missing_bin, at(node, _I8), at(self._settings, _F8), at(self._gain, _F8), at(self._best, _I8),
-                at(self._means, _F8), at(self._order, _I8), at(self._left_bins, _U1),
-            )  # fmt: skip
-        function_of("find_best_split")(
-            at(sums, _I8), self._n_categorical, len(sums), at(n_bins, _I8), at(missing, _U1),
-            at(constraints, _I8), at(allowed, _U1), at(node, _I8), at(self._settings, _F8), at(self._gain, _F8),
-            at(self._best, _I8),
-        )  # fmt: skip
+            self._find_set(*addresses)
+        self._find_split(*addresses)
         feature, last_bin, missing_left, g, h, n = self._best.tolist()
         chosen = self._left_bins.copy() if feature < self._n_categorical else None
         return Split(float(self._gain[0]), feature, last_bin, missing_left, (g, h, n), chosen)
@@ -191,7 +191,7 @@ def add_histogram(
     packed = np.zeros((d, 256, 2), np.int64)
     for first in range(begin, end, _AT_A_TIME):
         last = min(first + _AT_A_TIME, end)
-        if _SPARSE * (end - begin) > n:
+        if n <= _NEAR or _SPARSE * (end - begin) > n:
             function_of("add_columns")(
                 at(columns, _U1), n, d, at(rows, _I4), first, last, at(numbers, _I8), at(packed, _I8)
             )

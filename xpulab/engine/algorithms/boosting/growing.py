@@ -268,22 +268,20 @@ def nodes_of(root: Node, thresholds: Thresholds) -> npt.NDArray[Any]:
             number = len(order) - 1
             stack += [(node.right, number, "right"), (node.left, number, "left")]
     tree = np.zeros(len(order), TREE_WITH_SETS if thresholds.n_categorical else TREE)
-    for number, (node, (parent, side)) in enumerate(zip(order, parents, strict=True)):
-        if parent >= 0:
-            tree[side][parent] = number
-        entry = tree[number]
-        entry["value"], entry["count"], entry["depth"], entry["is_leaf"] = (
-            node.value, node.sums[2], node.depth, node.leaf,
-        )  # fmt: skip
-        entry["gain"] = -1 if node.split is None else node.split.gain
-        if not node.leaf:
-            assert node.split is not None
-            split, column = node.split, thresholds.columns[node.split.feature]
-            entry["feature_idx"], entry["bin_threshold"] = split.feature, split.last_bin
-            entry["missing_go_to_left"] = node.missing_left
-            if split.left_bins is not None:
-                entry["left_bins"] = split.left_bins
-                continue
-            # A split after the last bin has all missing values, and no others, on the right.
-            entry["num_threshold"] = np.inf if split.last_bin == len(column) else column[split.last_bin]
+    for number, (parent, side) in enumerate(parents[1:], 1):
+        tree[side][parent] = number
+    tree["value"], tree["count"] = [node.value for node in order], [node.sums[2] for node in order]
+    tree["depth"], tree["is_leaf"] = [node.depth for node in order], [node.leaf for node in order]
+    tree["gain"] = [-1 if node.split is None else node.split.gain for node in order]
+    inner = [(number, node, node.split) for number, node in enumerate(order) if not node.leaf]
+    for number, node, split in inner:
+        assert split is not None
+        column = thresholds.columns[split.feature]
+        tree["feature_idx"][number], tree["bin_threshold"][number] = split.feature, split.last_bin
+        tree["missing_go_to_left"][number] = node.missing_left
+        if split.left_bins is not None:
+            tree["left_bins"][number] = split.left_bins
+            continue
+        # A split after the last bin has all missing values, and no others, on the right.
+        tree["num_threshold"][number] = np.inf if split.last_bin == len(column) else column[split.last_bin]
     return tree
