@@ -229,6 +229,10 @@ def test_groups_of_columns_are_those_of_the_rows(on_pair: xpulab.XPUCluster) -> 
 def test_categories_that_are_refused(on_pair: xpulab.XPUCluster, rows: Any, chosen: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         HistGradientBoostingRegressor(categorical_features=chosen).fit(rows, T)
+    words = on_pair.scatter(TABLE.assign(kind=TABLE.kind.astype(str)), allow_nan=True)
+    for strings in (words, xpulab.scan(TABLE.assign(kind=TABLE.kind.astype(str)))):
+        with pytest.raises(ValueError, match=r"type: categorical_features=\['kind'\]"):
+            HistGradientBoostingRegressor().fit(strings, T)
     ours = HistGradientBoostingRegressor(categorical_features=["kind"], max_iter=1).fit(TABLE, T)
     with pytest.raises(ValueError, match="X has numbers, and the categories of the fit are strings"):
         ours.predict(X[:, :4])

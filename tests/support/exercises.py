@@ -59,6 +59,12 @@ STATEMENTS = {
         assert "0 % of the rows were kept on the engines (0 of 2,400,000)" in nothing.report_.notes[0]
         np.testing.assert_allclose(nothing.inertia_, in_memory.inertia_, rtol=1e-6)
         """,
+    "13": """
+        assert search.n_candidates_ == [9, 3, 1]  # "nine candidates", "the best third more of them"
+        # "Two fifths of what the model knew beyond chance are gone"
+        poor = roc_auc_score(test["late"], without.predict_proba(test[four])[:, 1])
+        assert 0.3 < (area(best) - poor) / (area(best) - 0.5) < 0.5, (area(best), poor)
+        """,
 }
 #: Code of a solution -> the output that the notebook's text says.
 PRINTED = {
@@ -71,6 +77,7 @@ LINES = {
     "print(comm.alltoall(": "[1] ['01', '11', '21', '31']",
     "print(bool(torch.equal(ours,": "[1] False",
     'print("the file is here:"': "[2-3] the file is here: False",
+    "HistGradientBoostingClassifier().fit(X, y)": "type: categorical_features=['depot', 'vehicle']",
     "DBSCAN().fit(scaled)": "all of which this call needs at once",
 }
 

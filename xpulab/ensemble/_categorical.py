@@ -53,6 +53,12 @@ def marked(estimator: WithCategories, X: Any) -> _Mask | None:
     if lazy and isinstance(estimator.categorical_features, str):
         described = columns_of_rows(X, X.shape[1]) if X.ndim == 2 else []
         mask = np.array([str(each.dtype).startswith("dictionary") for each in described], bool)
+        texts = [each.name for each in described if each.categories is not None or "string" in str(each.dtype)]
+        if texts and not mask.any():
+            raise ValueError(
+                f"columns of X have strings, and none is said to have categories; expected numbers, or type: "
+                f"categorical_features={texts}"
+            )
         return mask if mask.any() else None
     if lazy or not hasattr(X, "shape"):  # without dtypes, and a list has no names
         X = SimpleNamespace(shape=np.shape(X), columns=getattr(X, "columns", None))

@@ -121,8 +121,8 @@ class Splitting:
         self._settings, self._whole, self._gain, self._best = settings, np.empty(3, _I8), np.empty(1), np.empty(6, _I8)
         self._left_bins, self._n_categorical = np.empty(32, _U1), thresholds.n_categorical
         # The addresses are found once: there are many nodes of few rows. The arrays live as long as this object.
-        self._kept = n_bins, means, order = thresholds.n_bins, np.empty(256), np.empty(256, _I8)
-        self._kept += missing, constraints
+        n_bins, means, order = thresholds.n_bins, np.empty(256), np.empty(256, _I8)
+        self._kept = n_bins, means, order, missing, constraints
         counts, holes = at(n_bins, _I8), at(missing, _U1)
         ends = at(self._whole, _I8), at(settings, _F8), at(self._gain, _F8), at(self._best, _I8)
         room = at(means, _F8), at(order, _I8), at(self._left_bins, _U1)
