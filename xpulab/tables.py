@@ -433,7 +433,7 @@ class _Indexer:
             return table[key]
         chosen = key[1]
         if not isinstance(key[0], slice) or key[0] != slice(None):
-            if not isinstance(chosen, int | np.integer | str):
+            if not isinstance(chosen, int | np.integer | str) or np.ndim(key[0]) != 1:
                 table._refuse_rows(key)
             return table[self._name_of(chosen)][key[0]]  # some rows of a column
         if isinstance(chosen, str) or np.isscalar(chosen):

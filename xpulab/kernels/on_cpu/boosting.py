@@ -192,7 +192,7 @@ def add_histogram(
     for first in range(begin, end, _AT_A_TIME):
         last = min(first + _AT_A_TIME, end)
         if n <= _NEAR or _SPARSE * (end - begin) > n:
-            function_of("add_columns")(
+            function_of("add_by_columns")(
                 at(columns, _U1), n, d, at(rows, _I4), first, last, at(numbers, _I8), at(packed, _I8)
             )
         else:

@@ -23,8 +23,8 @@ from xpulab.kernels.on_cpu.host_functions import host_function, inlined
 
 __all__ = [
     "add_by_bins",
+    "add_by_columns",
     "add_by_rows",
-    "add_columns",
     "add_histogram",
     "add_leaves",
     "add_packed",
@@ -95,7 +95,7 @@ def add_histogram(bins, d, rows, begin, end, numbers, sums):  # type: ignore[no-
 
 
 @host_function("u1* i8 i8 i4* i8 i8 i8* i8*")
-def add_columns(columns, n, d, rows, begin, end, numbers, sums):  # type: ignore[no-untyped-def]
+def add_by_columns(columns, n, d, rows, begin, end, numbers, sums):  # type: ignore[no-untyped-def]
     # As `add_histogram`, from bins by columns (d, n): four columns at a time, so that a core has their sums near.
     for first in range(begin, end, _TILE):
         last = min(first + _TILE, end)

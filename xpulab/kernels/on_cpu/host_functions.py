@@ -55,6 +55,8 @@ def host_function(signature: str) -> Callable[[Callable[..., Any]], HostFunction
     words, _, returns = signature.partition("->")
 
     def make(function: Callable[..., Any]) -> HostFunction:
+        if function.__name__ in FUNCTIONS:
+            raise ValueError(f"there are two host functions {function.__name__}; expected a name of its own for each")
         made = FUNCTIONS[function.__name__] = HostFunction(function, tuple(words.split()), returns.strip())
         return made
 
