@@ -192,6 +192,25 @@ def test_a_fit_with_categories_goes_on_and_looks_at_others(on_pair: xpulab.XPUCl
     assert "a new kind" not in parts._preprocessor.named_transformers_["encoder"].categories_[0]
 
 
+@pytest.mark.parametrize(("first", "then"), [(None, [3]), ([3], None), ([3], [0, 3])])
+def test_a_fit_goes_on_with_the_same_columns_of_categories(on_pair: xpulab.XPUCluster, first: Any, then: Any) -> None:
+    rows = np.abs(np.rint(HOLES))
+    ours = HistGradientBoostingRegressor(max_iter=2, warm_start=True, categorical_features=first).fit(rows, T)
+    expected = ours.predict(rows)
+    ours.set_params(max_iter=3, categorical_features=then)
+    with nothing_sent(on_pair), pytest.raises(ValueError, match="or set warm_start=False to begin anew"):
+        ours.fit(rows, T)
+    assert_array_equal(ours.predict(rows), expected)
+
+
+def test_a_column_of_missing_strings_has_no_category(on_pair: xpulab.XPUCluster) -> None:
+    table = TABLE.assign(kind=pd.Categorical([None] * 600, ["a kind"]))
+    given: dict[str, Any] = {"max_iter": 3, "early_stopping": True, "categorical_features": ["kind"]}
+    ours = HistGradientBoostingRegressor(**given)
+    ours.fit(table[:400], T[:400], X_val=TABLE[400:], y_val=T[400:])
+    assert_array_equal(ours.predict(TABLE), ours.to_sklearn().predict(TABLE))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_one_category_beside_missing_values(on_pair: xpulab.XPUCluster, sign: int) -> None:
     """A set of one category is found again, although scikit-learn's own estimator sends it to the other side."""

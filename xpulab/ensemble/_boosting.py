@@ -25,6 +25,7 @@ from xpulab.ensemble._categorical import (
     columns_for_fit,
     keep_encoder,
     marked,
+    require_same,
     rows_and_columns,
 )
 from xpulab.estimator.columns import ScannedColumn, beside
@@ -67,17 +68,6 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     _rules: ClassVar[Any] = {"ensure_all_finite": False}
     #: In the hosts' memory: the rows in float64, their bins twice, and gradients, sums and indices for each row.
     _work_memory: ClassVar[tuple[float, float]] = (96.0, 2.5)
-    n_features_in_: int
-
-    @property
-    def _least_row(self) -> float:  # type: ignore[override]
-        """Bytes of the bins of a row, which are kept twice, and of its gradients, sums and indices."""
-        return 2.0 * self.n_features_in_ + 96.0
-
-    @property
-    def _every_row(self) -> float:  # type: ignore[override]
-        return self._least_row
-
     _task: ClassVar[str] = "HistGradientBoosting.fit"
     _left: ClassVar[tuple[str, str]] = ("trees so far", "model.set_params(warm_start=True).fit(X, y)")
     _fitted: ClassVar[tuple[str, ...]] = ("_predictors", "_baseline_prediction", "_bin_mapper", "_loss")
@@ -101,6 +91,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     categorical_features: Any
     random_state: Any
     n_trees_per_iteration_: int
+    n_features_in_: int
     train_score_: np.ndarray
     validation_score_: np.ndarray
     _predictors: list[list[Any]]
@@ -112,12 +103,24 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
     _preprocessor: Any
     is_categorical_: npt.NDArray[np.bool_] | None
 
+    @property
+    def _least_row(self) -> float:  # type: ignore[override]
+        """Bytes of the bins of a row, which are kept twice, and of its gradients, sums and indices."""
+        return 2.0 * self.n_features_in_ + 96.0
+
+    @property
+    def _every_row(self) -> float:  # type: ignore[override]
+        return self._least_row
+
     def _boost(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
         """Fit, in the steps of scikit-learn's `fit`."""
         cluster = current_ranks()
         self._require_computed()
         goes_on = self.warm_start and self._is_fitted()
-        self.is_categorical_ = mask = marked(self, X)
+        mask = marked(self, X)
+        if goes_on:
+            require_same(mask, self.is_categorical_)
+        self.is_categorical_ = mask
         X, about = (X, []) if mask is None else rows_and_columns(cluster, X, mask)
         rows = self._checked(cluster, X, reset=True, categories=mask is not None)
         y = self._targets(cluster, beside(y, rows, cluster, np.float64), rows.shape[0])

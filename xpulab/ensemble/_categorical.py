@@ -18,11 +18,19 @@ from xpulab.data import ShardedArray
 from xpulab.deploy.ranks import Ranks
 from xpulab.scanning import Scan
 from xpulab.sharing.sources import CategoricalColumns
-from xpulab.sources.coded import known_codes, labels_of
+from xpulab.sources.coded import known_codes, labels_of, places_of
 from xpulab.sources.source import Column
 from xpulab.tables import coded, columns_of_rows
 
-__all__ = ["as_fitted", "as_trees_have_them", "columns_for_fit", "keep_encoder", "marked", "rows_and_columns"]
+__all__ = [
+    "as_fitted",
+    "as_trees_have_them",
+    "columns_for_fit",
+    "keep_encoder",
+    "marked",
+    "require_same",
+    "rows_and_columns",
+]
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -85,6 +93,16 @@ def rows_and_columns(cluster: Ranks, X: Any, mask: _Mask) -> tuple[Any, list[Col
     return X, about
 
 
+def require_same(mask: _Mask | None, former: _Mask | None) -> None:
+    """Raise ValueError if a fit that goes on has other columns of categories than its trees."""
+    now, before = (None if each is None else np.flatnonzero(each).tolist() for each in (mask, former))
+    if now != before:
+        raise ValueError(
+            f"warm_start=True goes on with trees for which the columns {before} have categories, and now {now} have; "
+            "expected the same columns of categories, or set warm_start=False to begin anew"
+        )
+
+
 def columns_for_fit(
     estimator: WithCategories, mask: _Mask, about: Sequence[Column], goes_on: bool
 ) -> CategoricalColumns:
@@ -107,6 +125,8 @@ def _known(
     known = []
     for column, categories in zip(np.flatnonzero(mask), every, strict=True):
         there = categories[[each is not None and each == each for each in categories.tolist()]]
+        if not len(there):  # all values were missing: the rows may have strings now, or numbers
+            there = there.astype(np.float64 if about[column].categories is None else object)
         known.append(known_codes(about[column], there, np.append(np.arange(float(len(there))), np.nan)))
     return [values.astype(np.float64) for values, _ in known], [places for _, places in known]
 
@@ -134,8 +154,7 @@ def as_fitted(
             continue
         numbers = np.append(np.arange(float(len(texts))), np.nan)
         known, places = known_codes(about[column], np.array(texts, object), numbers)
-        near = np.minimum(np.searchsorted(known, made[:, column]), len(known) - 1)
-        made[:, column] = np.where(known[near] == made[:, column], places[near], np.nan)
+        made[:, [column]] = places_of(made[:, [column]], [known], [places])
     return made
 
 

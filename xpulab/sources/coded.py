@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from xpulab.sources.source import Column, Fill, RowSource
 
-__all__ = ["CodedSource", "code_dtype", "codes_of", "known_codes", "labels_of", "texts_in"]
+__all__ = ["SHOWN", "CodedSource", "code_dtype", "codes_of", "known_codes", "labels_of", "places_of", "texts_in"]
 
 _PIECE = 65_536  # rows whose strings are in memory at a time
+SHOWN = 100  # unknown numbers of a column that `places_of` notes at a time
 
 
 def code_dtype(n: int) -> np.dtype[Any]:
@@ -96,9 +97,30 @@ def known_codes(
         return categories.astype(np.float64), places
     if categories.dtype.kind not in "OUS":
         raise ValueError(f"X has strings in column {column.name!r}, and the categories of the fit are {categories[:5]}")
-    missing = np.array([each is None or each != each for each in categories])
+    missing = np.array([each is None or each != each for each in categories], bool)
     order = np.concatenate([np.flatnonzero(~missing)[np.argsort(categories[~missing])], np.flatnonzero(missing)])
     return codes_of(column, categories[order]), np.append(places[:-1][order], places[-1])
+
+
+def places_of(
+    some: npt.NDArray[Any],
+    categories: Sequence[npt.NDArray[Any]],
+    places: Sequence[npt.NDArray[Any]],
+    unknown: list[list[npt.NDArray[Any]]] | None = None,
+) -> npt.NDArray[Any]:
+    """Return the entry of `places` for the category of each number, or the last one; note some unknown numbers."""
+    found = np.empty(some.shape, places[0].dtype)
+    for column, (known, place) in enumerate(zip(categories, places, strict=True)):
+        numbers = some[:, column].astype(np.float64)
+        if not len(known):  # a column of missing values has no category
+            found[:, column] = place[-1]
+            continue
+        nearest = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+        there = (known[nearest] == numbers) | (np.isnan(known[nearest]) & np.isnan(numbers))
+        found[:, column] = np.where(there, place[nearest], place[-1])
+        if unknown is not None and not there.all():  # a list, since other threads append, too
+            unknown[column].append(np.unique(numbers[~there])[:SHOWN])
+    return found
 
 
 @dataclass(frozen=True)

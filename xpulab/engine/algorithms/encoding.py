@@ -15,11 +15,10 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.streamed import on_cpu, parts_of
 from xpulab.sharing.answers import Categories, Encoded, OwnRows, Percentiles, TargetSums, Texts
 from xpulab.sharing.sources import BlockRows, Handle, SharedArray, Source, Target
-from xpulab.sources.coded import texts_in
+from xpulab.sources.coded import SHOWN, places_of, texts_in
 
-__all__ = ["chosen_of", "places_of"]
+__all__ = ["chosen_of"]
 
-_SHOWN = 100  # unknown numbers of a column in an error
 #: Numbers that are so close to the ends are mapped to them; the value of scikit-learn.
 _CLOSE = 1e-7
 
@@ -40,24 +39,6 @@ def _texts(task: Task, source: BlockRows) -> Texts:
     first, last = (source.first + bound for bound in source.bounds[task.comm.rank : task.comm.rank + 2])
     every = task.comm.allgather(texts_in(source.rows, first, last, source.columns))
     return {"rows": last - first, "texts": [tuple(sorted(set().union(*each))) for each in zip(*every, strict=True)]}
-
-
-def places_of(
-    some: np.ndarray,
-    categories: list[np.ndarray],
-    places: list[np.ndarray],
-    unknown: list[list[np.ndarray]] | None = None,
-) -> np.ndarray:
-    """Return the entry of `places` for the category of each number, or the last one; note some unknown numbers."""
-    found = np.empty(some.shape, places[0].dtype)
-    for column, (known, place) in enumerate(zip(categories, places, strict=True)):
-        numbers = some[:, column].astype(np.float64)
-        nearest = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-        there = (known[nearest] == numbers) | (np.isnan(known[nearest]) & np.isnan(numbers))
-        found[:, column] = np.where(there, place[nearest], place[-1])
-        if unknown is not None and not there.all():  # a list, since other threads append, too
-            unknown[column].append(np.unique(numbers[~there])[:_SHOWN])
-    return found
 
 
 @task("encoding.encode")
@@ -93,9 +74,9 @@ def _encode(
         give_computed(task, rows, rows.n_features, find, source.bounds, target, kept)
     else:
         give_computed(task, rows, n_encoded, encode, source.bounds, target, kept)
-    own = [np.unique(np.concatenate([np.empty(0), *each]))[:_SHOWN] for each in unknown]
+    own = [np.unique(np.concatenate([np.empty(0), *each]))[:SHOWN] for each in unknown]
     every = zip(*task.comm.allgather(own), strict=True)
-    return {"rows": rows.n_samples, "unknown": [np.unique(np.concatenate(each))[:_SHOWN] for each in every]}
+    return {"rows": rows.n_samples, "unknown": [np.unique(np.concatenate(each))[:SHOWN] for each in every]}
 
 
 @task("encoding.target_sums")

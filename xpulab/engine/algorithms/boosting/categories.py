@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.encoding import places_of
 from xpulab.engine.engine import Task
 from xpulab.sharing.sources import CategoricalColumns
+from xpulab.sources.coded import places_of
 
 __all__ = ["found_in", "in_order", "numbered"]
 
@@ -67,9 +67,7 @@ def numbered(rows: _Array, values: Sequence[_Array], places: Sequence[_Array] | 
     """
     if places is None:
         places = [np.append(np.arange(float(len(each))), np.nan) for each in values]
-    known = [each if len(each) else np.array([np.inf]) for each in values]  # a column may have no category
-    places = [each if len(each) > 1 else np.full(2, np.nan) for each in places]
-    return places_of(rows, known, places)
+    return places_of(rows, values, places)
 
 
 def in_order(columns: CategoricalColumns, values: Sequence[_Array], rows: _Array) -> _Array:
