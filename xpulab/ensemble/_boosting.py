@@ -163,7 +163,13 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         sent: _Sent = {"y": np.ascontiguousarray(y, np.float64), "weights": weights, "held_out": held_out}
         sent["times"] = self._times(n, split, len(y_train), weights_train)
         sent |= {name: given.get(name) for name in ("X_val", "y_val", "weights_val")}
-        arguments = {
+        if columns is None:
+            self._preprocessor = self._is_categorical_remapped = None
+        return self._run(cluster, self._input(rows, sent, self._told(), growth, columns, about))
+
+    def _told(self) -> dict[str, object]:
+        """Return what the engines are told beside the rows, the targets, and how trees are grown."""
+        return {
             "loss": self._name_of_loss(),
             "quantile": 0.5 if getattr(self, "quantile", None) is None else float(self.quantile),
             "baseline": np.ascontiguousarray(self._baseline_prediction, np.float64).ravel(),
@@ -172,9 +178,6 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             "stopping": (int(self.n_iter_no_change), float(self.tol)) if self.do_early_stopping_ else None,
             "start": self._begin(),
         }
-        if columns is None:
-            self._preprocessor = self._is_categorical_remapped = None
-        return self._run(cluster, self._input(rows, sent, arguments, growth, columns, about))
 
     def _growth(self, columns: CategoricalColumns | None) -> Growth:
         """Return how trees are grown, as the engines take it."""
