@@ -166,7 +166,11 @@ def stages() -> Iterator[list[dict[str, Any]]]:
 
     class View:
         def update(self, report: Any) -> None:
-            seen.append(report.to_dict() | {"fraction": report.fraction})
+            ended, state = -1, {}
+            while ended != len(report.iterations):  # the call goes on in another thread
+                ended = len(report.iterations)
+                state = report.to_dict() | {"fraction": report.fraction}
+            seen.append(state)
 
         def close(self, report: Any) -> None: ...
 
