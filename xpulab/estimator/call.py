@@ -409,9 +409,15 @@ class Call:
 
 
 def _iterations_before(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
-    """Return the iterations that the state of a resumed fit already includes."""
+    """Return the iterations that the state of a resumed fit already includes.
+
+    Of quick iterations the board shows some. If it has not shown the last one, this one has no metrics.
+    """
     last = (state["run"] + 1, state["iteration"]) if state else (0, 0)
-    return [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
+    found = [iteration for iteration in report.iterations if (iteration.init, iteration.number) <= last]
+    if last[1] and found and (found[-1].init, found[-1].number) < last:
+        found.append(Iteration(last[1], init=last[0]))
+    return found
 
 
 def _engine_reports(ranks: Ranks) -> list[EngineReport]:

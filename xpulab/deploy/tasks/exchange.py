@@ -63,11 +63,14 @@ class _Ending:
         """Whether the task was asked to end."""
         return self._deadline < float("inf")
 
-    def begin(self) -> None:
-        """Note that the task was asked to end. Asking again gives more time only to a code that goes on."""
+    def begin(self, is_deaf: bool = False) -> None:
+        """Note that the task was asked to end. Asking again gives more time only to a code that goes on.
+
+        `is_deaf` says whether an earlier interrupt has still not reached the code.
+        """
         now = time.monotonic()
         self._deadline = now + self.grace if self.told == "goes on" else min(self._deadline, now + self.grace)
-        self._decided = self._decided or self.told == "deaf"
+        self._decided = self._decided or (self.told == "deaf" and is_deaf)
         self.told = ""
 
     @property
@@ -163,7 +166,7 @@ class Exchange:
             except KeyboardInterrupt:
                 if self._ranks is None or self._cancel():
                     raise
-                ending.begin()
+                ending.begin(bool(deaf(self._ranks, self.number)))
 
     @staticmethod
     def _require_not(pressed: Pressed) -> None:
@@ -200,7 +203,7 @@ class Exchange:
                     "the engines are then lost",
                     file=sys.stderr,
                 )
-        elif not ending.told and self._busy():
+        elif ending.told != "goes on" and self._busy():
             ending.told = "goes on"
             print(
                 f"{self._busy()} was interrupted, and the code goes on, such as in finally or except, or after its own "
