@@ -55,7 +55,7 @@ __all__ = [
 # quickly.
 _HOMES = {
     "ShardedArray": "xpulab.data",
-    "XPUCluster": "xpulab.deploy.cluster",
+    "XPUCluster": "xpulab.deploy.current",
     "accel": "xpulab.acceleration",
     "board": "xpulab.widgets.board",
     "config_context": "xpulab.estimator.config",

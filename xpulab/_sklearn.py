@@ -198,3 +198,34 @@ def scorer_with_metric(scorer: Any, metric: Any) -> Any:
     made = copy.copy(scorer)
     made._score_func = metric
     return made
+
+
+def keep_candidates(search: Any, names: Mapping[str, Any], candidates: list[Any], more: Mapping[str, Any]) -> None:
+    """Give a search whose fit was interrupted the results of the candidates that have ended.
+
+    Parameters
+    ----------
+    search : BaseSearchCV
+    names : mapping of str to object
+        The variables of its `fit`.
+    candidates : list of (dict, list)
+        Parameters and results of the folds, of candidates that the search does not know yet.
+    more : mapping of str to list
+        What the search notes of each of these beside.
+    """
+    parameters = [*names["all_candidate_params"], *(each for each, _ in candidates)]
+    out = [*names["all_out"], *(result for _, results in candidates for result in results)]
+    known = names["all_more_results"]
+    noted = {name: [*known.get(name, []), *more.get(name, [])] for name in {*known, *more}}
+    own, results = vars(search), search._format_results(parameters, search.n_splits_, out, noted)
+    for name in ("best_estimator_", "best_index_", "best_params_", "best_score_", "refit_time_"):
+        own.pop(name, None)
+    search.cv_results_ = results
+    search.multimetric_ = isinstance(out[0]["test_scores"], dict)
+    search.scorer_ = getattr(names["scorers"], "_scorers", names["scorers"])
+    if search.refit or not search.multimetric_:
+        metric = names["refit_metric"]
+        search.best_index_ = search._select_best_index(search.refit, metric, results)
+        search.best_params_ = results["params"][search.best_index_]
+        if not callable(search.refit):
+            search.best_score_ = results[f"mean_test_{metric}"][search.best_index_]

@@ -306,6 +306,19 @@ class ShardedTable(ShardedColumn):
             {str(each.name): _as_sent(each, numbers) for each, numbers in zip(self.described, found.T, strict=True)}
         )
 
+    def to_arrow(self) -> Any:
+        """Copy the rows into this process, with strings for their numbers.
+
+        Returns
+        -------
+        pyarrow.Table
+        """
+        pa = needed("pyarrow", "the rows of a table")
+        rows = self.gather()
+        return pa.table(
+            {str(each.name): _as_sent(each, numbers) for each, numbers in zip(self.described, rows.T, strict=True)}
+        )
+
     # What scikit-learn's ColumnTransformer and make_column_selector ask of a data frame.
 
     @property

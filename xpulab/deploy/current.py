@@ -11,6 +11,7 @@ from typing import Any
 from xpulab.advice import to_start
 from xpulab.deploy.cluster import XPUCluster, clusters
 from xpulab.deploy.ranks import Ranks
+from xpulab.deploy.side_by_side import backend
 from xpulab.deploy.tasks.engines import not_running
 from xpulab.exceptions import NoClusterError
 
@@ -128,3 +129,6 @@ def at_the_last_end(call: Callable[[], None]) -> Callable[[], None]:
         A function that takes back the request. Repeated calls do nothing.
     """
     return clusters.at_the_last_end(call)
+
+
+backend.register(current_cluster)

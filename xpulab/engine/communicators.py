@@ -15,6 +15,7 @@ from xpulab.engine.users_mpi.interruptible import WORLD, Intracomm
 
 __all__ = ["Communicators", "told_by_rank_0"]
 
+_OF_MEMBERS = (1 << 14) + 1  # tag of the creation of communicators of some ranks; those of all count from 1
 _LOOK = 2e-3  # seconds between two looks whether all ranks have started
 
 
@@ -54,16 +55,21 @@ class Communicators:
         self._of_ranks: dict[tuple[int, ...], Intracomm] = {}
         self._generation = 0
         self._abandoned: list[MPI.Intracomm] = []
+        self._members: tuple[int, ...] = ()  # the ranks of the tasks, if these are some of all
+        self._of_members: dict[tuple[int, ...], tuple[MPI.Intracomm, MPI.Intracomm]] = {}
         self._replace_world()
 
     def renew(self) -> None:
         """Make new communicators after a failure: on the old ones, ranks left a barrier that others never entered."""
-        if self.tasks is MPI.COMM_SELF:
+        if self._members:
+            self._renew_for_members()
             return
         self._generation += 1
         # Requests may still be pending on the old communicators, so they must not be freed.
         self._abandoned += [self.tasks, self.ends, *self._of_ranks.values()]
+        self._abandoned += (comm for both in self._of_members.values() for comm in both)
         self._of_ranks.clear()
+        self._of_members.clear()
         self.tasks = WORLD.Create_group(WORLD.group, self._generation)
         self.ends = self.tasks.Dup()
         if self._helper is not None:
@@ -71,14 +77,25 @@ class Communicators:
         self._replace_world()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Open a context in which the tasks are those of this rank only."""
-        before = self.tasks, self.ends
-        self.tasks = self.ends = MPI.COMM_SELF
+    def among(self, ranks: Sequence[int]) -> Iterator[None]:
+        """Open a context in which the tasks are those of some ranks, of which this rank is one. All of them call it."""
+        before = self.tasks, self.ends, self._members
+        self._members = tuple(ranks)
+        if self._members not in self._of_members:
+            self._renew_for_members()
+        self.tasks, self.ends = self._of_members[self._members]
         try:
             yield
         finally:
-            self.tasks, self.ends = before
+            self.tasks, self.ends, self._members = before
+
+    def _renew_for_members(self) -> None:
+        self._abandoned += self._of_members.pop(self._members, ())
+        self.tasks = self.ends = MPI.COMM_SELF
+        if len(self._members) > 1:
+            self.tasks = WORLD.Create_group(WORLD.group.Incl(self._members), _OF_MEMBERS)
+            self.ends = self.tasks.Dup()
+        self._of_members[self._members] = self.tasks, self.ends
 
     @property
     def pairs(self) -> MPI.Intracomm:

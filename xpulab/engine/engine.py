@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from mpi4py import MPI
 from xpulab.engine.comm import Communicator, Interrupted, PeerFailed
 from xpulab.engine.communicators import Communicators, told_by_rank_0
 from xpulab.engine.heartbeat import Heartbeat
-from xpulab.engine.host import Placement, host_of, show_board
+from xpulab.engine.host import Placement, RankHost, host_of, show_board
 from xpulab.engine.hosts.helper import Helper, SentCheckpoint
 from xpulab.engine.hosts.rows import Written, travelled
 from xpulab.engine.phases import Phases
@@ -262,6 +263,16 @@ class Engine:
     def when_idle(self, action: Callable[[Engine], None]) -> None:
         """Call `action` after a second without a task."""
         self._waiting = asyncio.get_running_loop().call_later(_IDLE, action, self)
+
+    @contextlib.contextmanager
+    def among(self, ranks: Sequence[int]) -> Iterator[None]:
+        """Open a context in which the tasks are those of some ranks of one host, of which this rank is one."""
+        host, self.host = self.host, RankHost(list(ranks).index(self.rank), [0] * len(ranks))
+        try:
+            with self.communicators.among(ranks):
+                yield
+        finally:
+            self.host = host
 
     def renew_communicators(self) -> None:
         """Make new communicators after a failure. All ranks call this together."""

@@ -16,13 +16,13 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.ranks import Ranks
+from xpulab.deploy.side_by_side.searches import search_progress
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.last import fill
 from xpulab.deploy.tasks.waiting import Waits, told_by
 from xpulab.deploy.watch.silence import most_silence
 from xpulab.estimator.config import require_target
 from xpulab.estimator.interrupted import sentence
-from xpulab.estimator.searches import search_progress
 from xpulab.estimator.sending import Packing, Result
 from xpulab.estimator.sent_once import SentOnce
 from xpulab.exceptions import CallInterrupted, EngineLostError

@@ -17,8 +17,8 @@ from xpulab._sklearn import BaseSearchCV
 from xpulab.advice import to_have_interrupted, to_resume
 from xpulab.calls import PUBLIC, left_of, made, methods_of, of_interrupt, saying
 from xpulab.deploy.current import current_cluster
+from xpulab.deploy.side_by_side.searches import part_of
 from xpulab.deploy.tasks.resuming import NothingToResumeError
-from xpulab.estimator.searches import part_of
 from xpulab.exceptions import CallInterrupted
 from xpulab.names import naming_arguments
 

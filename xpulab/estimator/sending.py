@@ -278,7 +278,7 @@ class Packing:
         If a call can take rows of this process in passes, it will take these from a file without a name.
         """
         if result:
-            self.on_disk = self._passes and result > max(LEAST, host_memory.available() / 4)
+            self.on_disk = self._passes and result > LEAST and result > host_memory.available() / 4
             self._result_bytes = 0.0 if self.on_disk else result
         try:
             self._ranks.require_room(self._demand(self._result_bytes if result else 0.0))

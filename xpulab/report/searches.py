@@ -99,12 +99,12 @@ class Search(Displayed):
         if done < self.done:  # a halving search begins another round, with more rows
             self._scores, self.best = {}, None
         elif done > self.done and score is not None:
-            self._score(score)
+            self.score(score, *self._place)
         self.done, self.total = done, total
         self._place = candidate, folds, parameters or {}
 
-    def _score(self, score: float) -> None:
-        candidate, folds, parameters = self._place
+    def score(self, score: float, candidate: int | None, folds: int, parameters: Mapping[str, Any]) -> None:
+        """Note the score of a fit; the parameters are those of `reach`."""
         scores = self._scores.setdefault(candidate, [])
         scores.append(score)
         mean = sum(scores) / len(scores)

@@ -7,6 +7,7 @@ it, even if the host has free memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import resource
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ _FILES = {
 
 def total() -> int:
     """Return the bytes that this process and the other processes of its container or batch job may use together."""
-    return int(min([_of_host()["MemTotal"], *(limit for limit, _ in _limits())]))
+    most = _of_host()["MemTotal"]
+    return int(min([most, *(limit for limit, _ in _limits(most))]))
 
 
 def available(*, swap: bool = False) -> int:
@@ -44,7 +46,7 @@ def available(*, swap: bool = False) -> int:
     """
     host = _of_host()
     free = host["MemAvailable"] + (host["SwapFree"] if swap else 0)
-    return int(min([free, *(left for _, left in _limits())]))
+    return int(min([free, *(left for _, left in _limits(host["MemTotal"]))]))
 
 
 def resident(pid: int) -> int:
@@ -61,36 +63,45 @@ def _of_host() -> dict[str, int]:
     return {name.rstrip(":"): int(number) << 10 for name, number, *_ in lines}
 
 
-def _limits() -> Iterator[tuple[float, float]]:
-    """Yield the limit of each control group, from this process's own up to the root, and the bytes left below it."""
+def _limits(most: int) -> Iterator[tuple[float, float]]:
+    """Yield the limit of each control group, from this process's own up to the root, and the bytes left below it.
+
+    `most` are the bytes of the host: no group can reach a limit beyond it.
+    """
     with contextlib.suppress(OSError):  # not Linux, or /proc is hidden
-        for kind, group, root in _groups():
+        for kind, group, root in _groups(_PROCESS, (_PROCESS / "cgroup").read_text()):
             names = _FILES[kind]
             while True:
                 with contextlib.suppress(OSError, ValueError):
-                    yield _limit(group, *names)
+                    yield _limit(group, most, *names)
                 if group == root:
                     break
                 group = group.parent
 
 
-def _limit(group: Path, limit_file: str, use_file: str, cached: tuple[str, ...]) -> tuple[float, float]:
+def _limit(group: Path, most: int, limit_file: str, use_file: str, cached: tuple[str, ...]) -> tuple[float, float]:
     text = (group / limit_file).read_text().strip()
-    if text == "max":
-        return math.inf, math.inf
-    limit, used = int(text), int((group / use_file).read_text())
+    limit = math.inf if text == "max" else int(text)
+    if limit >= most:
+        return limit, math.inf
+    used = int((group / use_file).read_text())
     statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return limit, max(0, limit - used + sum(int(statistics.get(name, 0)) for name in cached))
 
 
-def _groups() -> Iterator[tuple[str, Path, Path]]:
-    """Yield version, folder and topmost folder of this process's control groups that count memory."""
+@functools.lru_cache(maxsize=4)
+def _groups(process: Path, groups: str) -> list[tuple[str, Path, Path]]:
+    """Return version, folder and topmost folder of the control groups of a process that count memory.
+
+    `groups` is the text of the process's file ``cgroup``. Reading where they are mounted takes much longer.
+    """
     own: dict[str, PurePosixPath] = {}
-    for line in (_PROCESS / "cgroup").read_text().splitlines():
+    found = []
+    for line in groups.splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" or "memory" in controllers.split(","):
             own["cgroup2" if number == "0" else "cgroup"] = PurePosixPath(path)
-    for line in (_PROCESS / "mountinfo").read_text().splitlines():
+    for line in (process / "mountinfo").read_text().splitlines():
         place, _, about = line.partition(" - ")
         kind, _, options = about.split(" ", 2)
         if kind in own and (kind == "cgroup2" or "memory" in options.split(",")):
@@ -98,4 +109,5 @@ def _groups() -> Iterator[tuple[str, Path, Path]]:
             mine = own[kind]
             # In a container, the topmost visible group may be the container's own, but the path begins at the host's.
             below = mine.relative_to(inside) if mine.is_relative_to(inside) else PurePosixPath()
-            yield kind, Path(top) / below, Path(top)
+            found.append((kind, Path(top) / below, Path(top)))
+    return found

@@ -265,7 +265,8 @@ class MemoryPool(Generic[Memory]):
         self._create = create
         self._blocks: list[Memory] = []
         self._lock = threading.RLock()  # reentrant, because Python may delete an array while this thread holds the lock
-        self._timer: threading.Timer | None = None
+        self._used = 0.0  # when memory was given
+        self._looks = False  # whether a thread will look whether the memory is still used
 
     @property
     def nbytes(self) -> int:
@@ -297,11 +298,25 @@ class MemoryPool(Generic[Memory]):
                 block.close()
                 return
             self._blocks.append(block)
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = threading.Timer(_KEPT, self.clear)
-            self._timer.daemon = True
-            self._timer.start()
+            self._used = time.monotonic()
+            if not self._looks:
+                self._look_after(_KEPT)
+
+    def _look_after(self, seconds: float) -> None:
+        """Have a thread free all memory that is not used for a while. A thread for each use would take time."""
+        self._looks = True
+        timer = threading.Timer(seconds, self._look)
+        timer.daemon = True
+        timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._looks = False
+            left = self._used + _KEPT - time.monotonic()
+            if left > 0 and self._blocks:
+                self._look_after(left)
+                return
+            self.clear()
 
     def clear(self) -> None:
         """Free all memory of the pool."""

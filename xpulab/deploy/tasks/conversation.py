@@ -89,11 +89,22 @@ class Conversation:
             raise TypeError(
                 f"run: {function!r} was given; expected a function of the task, run(lambda task: task.comm.rank)"
             )
-        payload = {"call": packed(function, args, kwargs), "profile": usage.wanted()}
-        title = f"run({getattr(function, '__name__', 'function')})"
+        return self.run_packed(f"run({getattr(function, '__name__', 'function')})", packed(function, args, kwargs))
+
+    def run_packed(self, title: str, call: bytes, watch: Callable[[], None] = lambda: None) -> list[Any]:
+        """Call a function that `packed` has pickled, as `run`, and `watch` here while it runs.
+
+        Errors and the history name the call as `title`.
+        """
+        payload = {"call": call, "profile": usage.wanted()}
         with interruptible(title), self.following() as following:
+
+            def follow(records: Any, number: int) -> None:
+                following(records, number)
+                watch()
+
             try:
-                replies = self.replies("run", {**payload, "transcripts": following.paths}, following)
+                replies = self.replies("run", {**payload, "transcripts": following.paths}, follow)
             finally:
                 following.finish()
                 self.last_output = CellOutput(following.printed(), {})

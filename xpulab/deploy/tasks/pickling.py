@@ -32,19 +32,24 @@ def packed(function: Callable[..., Any], args: Any, kwargs: Any) -> bytes:
         raise TypeError(f"run: {function!r} with its arguments cannot be sent to the engines: {error}") from error
 
 
-def by_value(thing: Any, owners: Iterable[Any], **options: Any) -> bytes:
+def by_value(thing: Any, owners: Iterable[Any] | None, **options: Any) -> bytes:
     """Pickle an object for the engines.
 
     Parameters
     ----------
     thing : Any
-    owners : iterable
+    owners : iterable or None
         Functions and classes. The code of their modules is included, unless it is installed and engines can import it.
+        None stands for those of all modules.
     **options : Any
         Arguments of `xpulab.sharing.classes.dumps`.
     """
-    names = {getattr(owner, "__module__", "") or "" for owner in owners}
-    modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and _is_users(sys.modules[name])]
+    names = (
+        set(sys.modules) - {"__main__", "__mp_main__"}
+        if owners is None
+        else {getattr(owner, "__module__", "") or "" for owner in owners}
+    )
+    modules = [module for name in sorted(names) if (module := sys.modules.get(name)) and _is_users(module)]
     if not modules:
         return dumps(thing, **options)
     with _pickling:

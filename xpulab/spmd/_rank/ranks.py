@@ -44,12 +44,13 @@ from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.sources import Target
 
-__all__ = ["ProgramRanks", "ranks", "require_same"]
+__all__ = ["ALONE", "ProgramRanks", "ranks", "require_same"]
 
 T = TypeVar("T")
 
 _FIRST = 1 << 60  # number of the first task; the numbers from `new_task_number` are smaller
-_ALONE = 1 << 61  # of a rank alone
+#: Number of the first task of a rank alone.
+ALONE = 1 << 61
 _KINDS = (ValueError, TypeError, MemoryError)
 
 
@@ -334,16 +335,35 @@ class RankAlone(ProgramRanks):
         self.facts = [ranks.facts[ranks.rank]]
         self.busy, self.last_report, self.interrupted = False, None, None
         self.alone = self
-        self._number = _ALONE + (ranks.rank << 40)  # no other rank has a task with such a number
+        self._number = ALONE + (ranks.rank << 40)  # no other rank has a task with such a number
 
     def together(self, call: str, work: Callable[[], T]) -> T:
         """Call a function on this rank."""
         self.busy = True
         try:
-            with in_place_of_cluster(self), self.engine.communicators.alone():
+            with in_place_of_cluster(self), self.engine.among([self.engine.rank]):
                 return work()
         finally:
             self.busy = False
+
+    def receive(
+        self,
+        outgoing: Outgoing,
+        bounds: list[int] | None,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        on_disk: bool = False,
+    ) -> tuple[Target, np.ndarray[Any, Any]]:
+        """Allocate memory for a whole result: of a handle, or of rows of this process."""
+        return outgoing.receive(shape, dtype, on_disk)
+
+    def outgoing(self) -> Outgoing:
+        """Return a context in which arrays are sent to the engine of this rank, which is in this process."""
+        return Outgoing(self._blocks, readable=lambda: True)
+
+    def entries(self, X: Any) -> range:
+        """Return the indices of all rows."""
+        return range(X.shape[0])
 
     def _exchange_messages(self, status: str, thing: object, error: Exception | None = None) -> list[_Message]:
         self.engine.renew_communicators()  # none are replaced, and the next task of all ranks replaces none

@@ -13,7 +13,7 @@ from typing import Any
 from xpulab.report.rendering import summaries
 from xpulab.report.searches import Search
 
-__all__ = ["part_of", "search_progress"]
+__all__ = ["part_of", "running_search", "score_in", "search_progress"]
 
 #: Function of scikit-learn that fits in a loop -> what one fit is, and the number of fits from its variables.
 _LOOPS: dict[str, tuple[str, Callable[[Mapping[str, Any]], int]]] = {
@@ -42,6 +42,13 @@ def search_progress() -> tuple[str, Search | None]:
     if not parts:
         return "", None
     return "; ".join(reversed(parts)), _search_of(frames) or _search_of([*frames, *_frames_of_main_thread()])
+
+
+def running_search() -> tuple[Search | None, Mapping[str, Any]]:
+    """Return the search that calls, and the variables of its function; None if no search does."""
+    frames = _frames_of(sys._getframe().f_back)
+    search = _search_of(frames)
+    return search, {} if search is None else next(each.f_locals for each in reversed(frames) if _owns(each))
 
 
 def _frames_of(frame: FrameType | None) -> list[FrameType]:
@@ -90,7 +97,7 @@ def _place_in_loop(frame: FrameType) -> tuple[int, int]:
 
 def _search_of(frames: list[FrameType]) -> Search | None:
     """Return the outermost search of these frames, after it has been told where it is."""
-    owners = [frame for frame in frames if frame.f_locals.get("parallel") is not None and _is_loop(frame)]
+    owners = [frame for frame in frames if _owns(frame)]
     if not owners:
         return None
     owner = owners[-1]
@@ -104,9 +111,11 @@ def _search_of(frames: list[FrameType]) -> Search | None:
     return search
 
 
-def _is_loop(frame: FrameType) -> bool:
+def _owns(frame: FrameType) -> bool:
+    """Return whether a frame is that of a function that fits in a loop, and has begun to."""
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
-    return (name, module) == _SEARCH or (name in _LOOPS and module.startswith("sklearn."))
+    is_loop = (name, module) == _SEARCH or (name in _LOOPS and module.startswith("sklearn."))
+    return is_loop and frame.f_locals.get("parallel") is not None
 
 
 def _tell(search: Search, owner: FrameType, inner: list[FrameType]) -> None:
@@ -119,7 +128,7 @@ def _tell(search: Search, owner: FrameType, inner: list[FrameType]) -> None:
         search.reach(search.total, search.total)
         return
     results = [frame for frame in inner if (frame.f_code.co_name, frame.f_globals["__name__"]) == _RESULTS]
-    score = _score_in(results[-1].f_locals.get("res"), names) if results else None
+    score = score_in(results[-1].f_locals.get("res"), names) if results else None
     if owner.f_code.co_name != "fit":
         at, total = _place_in_loop(owner)
         search.reach(max(at - 1, 0), total, score=score)
@@ -137,7 +146,7 @@ def _best_of(search: Callable[[], Any]) -> tuple[float, Mapping[str, Any]] | Non
     return (float(found["best_score_"]), summaries(found["best_params_"])) if "best_score_" in found else None
 
 
-def _score_in(result: Any, names: Mapping[str, Any]) -> float | None:
+def score_in(result: Any, names: Mapping[str, Any]) -> float | None:
     """Return the score of a fit of which scikit-learn has this result; None if it has several, or none."""
     scores = result.get("test_scores") if isinstance(result, dict) else None
     if isinstance(scores, dict):

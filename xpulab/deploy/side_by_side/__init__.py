@@ -1,0 +1,1 @@
+"""Calls side by side: joblib's jobs, such as the fits of a search, each on one engine."""
