@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import uuid
 import warnings
 from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from waiting import until
 
+from xpulab.cluster import KMeans
 from xpulab.linear_model import Ridge
 
 __all__ = ["Gated", "die_once", "meet", "nested", "raise_at", "thread", "who"]
@@ -72,8 +73,8 @@ class Gated(RegressorMixin, BaseEstimator):
         here = Path(self.folder)
         if self.alpha == self.waits and not (here / "open").exists():
             (here / f"waits-{uuid.uuid4().hex}").touch()
-            while True:  # until the user interrupts
-                time.sleep(0.01)
+            noise = np.random.default_rng(0).normal(size=(100_000, 8))
+            KMeans(300, n_init=1, max_iter=1_000_000, tol=0, random_state=0).fit(noise)  # until the user interrupts
         (here / f"fit-{self.alpha:g}-{uuid.uuid4().hex}").touch()
         self.model_ = Ridge(self.alpha).fit(X, y)
         return self

@@ -16,6 +16,7 @@ import numpy as np
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.ranks import Ranks
+from xpulab.deploy.side_by_side.kept import search_interrupted
 from xpulab.deploy.side_by_side.searches import search_progress
 from xpulab.deploy.tasks.answers import Answer
 from xpulab.deploy.tasks.last import fill
@@ -122,6 +123,7 @@ class Call:
         self._reached = reached
         self._told_run = 0
         self._recovers = False
+        self._of_search = ""  # the sentence about the search of which this call is a part, if it was interrupted
         part, search = search_progress()
         from_files = isinstance(X, Scan) and bool(X.files)
         self.report = FitReport(
@@ -163,12 +165,22 @@ class Call:
             raise CallInterrupted(self.interrupted(), self._answer) from None
 
     def interrupted(self, at: str = "", resumes: bool = False) -> str:
-        """Return the sentence about this call after an interrupt; see `sentence` for the arguments."""
-        return sentence(self._estimator, self.report.estimator, self.report.method, at, resumes)
+        """Return the sentence about this call after an interrupt; see `sentence` for the arguments.
+
+        If a search calls, of which some fits have ended, the cluster keeps the search, and the sentence is about it.
+        """
+        self._of_search = self._of_search or search_interrupted(self.ranks)
+        return self._of_search or sentence(self._estimator, self.report.estimator, self.report.method, at, resumes)
+
+    def keep_interrupted(self, estimator: Any, said: str) -> None:
+        """Have the cluster keep an estimator whose fit was interrupted, unless it keeps the search of this fit."""
+        if not self._of_search:
+            self.ranks.keep_interrupted(estimator, said)
 
     def had_ended(self) -> str:
         """Return the sentence about this call, which fits, after an interrupt that came when the ranks were done."""
-        return (
+        self._of_search = self._of_search or search_interrupted(self.ranks)
+        return self._of_search or (
             f"{self.report.estimator}.{self.report.method} had ended when the interrupt came: the estimator is fitted"
         )
 

@@ -221,7 +221,7 @@ class ResumableFit(Proxy, Generic[InputT]):
         checked, state = self._stopped
         run = f", run {state['run'] + 1} of {checked.n_init}" if checked.n_init > 1 else ""
         said = call.interrupted(f" {self._stopped_in}{run}", resumes=True)
-        call.ranks.keep_interrupted(self, said)
+        call.keep_interrupted(self, said)
         return said
 
     def _forget(self, cluster: Ranks) -> None:

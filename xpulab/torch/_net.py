@@ -243,7 +243,7 @@ class _OnEngines(Interruptible):
         place = state["place"]
         at = f" in epoch {place['epoch'] + 1} after {place['step']} steps of it, of which it has the weights"
         said = call.interrupted(at, resumes=True)
-        call.ranks.keep_interrupted(self, said)
+        call.keep_interrupted(self, said)
         return said
 
     def forward_iter(self, X: object, training: bool = False, device: str = "cpu") -> Any:

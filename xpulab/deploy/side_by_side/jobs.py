@@ -35,6 +35,7 @@ class Cluster(Protocol):
     """What jobs need of a cluster."""
 
     tasks: Conversation
+    interrupted: Any
 
     @property
     def size(self) -> int:
@@ -91,7 +92,10 @@ class Jobs:
             with progress.open(shown.report) as handle:
                 self._run_all(shown, handle.update)
         except KeyboardInterrupt:
-            raise CallInterrupted(interrupted(self._cluster, shown.title, shown.names, self._jobs)) from None
+            raise CallInterrupted(self._interrupted(shown)) from None
+
+    def _interrupted(self, shown: Progress) -> str:
+        return interrupted(self._cluster, shown.title, shown.names, self._jobs, self._n_groups)
 
     def _run_all(self, shown: Progress, update: Callable[[], None]) -> None:
         losses = 0

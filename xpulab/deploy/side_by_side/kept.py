@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
+import joblib
 import numpy as np
+from joblib.parallel import ParallelBackendBase, SequentialBackend
 
 from xpulab._sklearn import BaseSearchCV, keep_candidates
 from xpulab.advice import to_repeat, to_resume
 from xpulab.deploy.side_by_side.job import Job
-from xpulab.exceptions import XpulabWarning
+from xpulab.deploy.side_by_side.outcomes import Outcome, run
+from xpulab.deploy.side_by_side.searches import fits_in_turn, running_search
+from xpulab.exceptions import CallInterrupted
 from xpulab.report.rendering import counted
 
-__all__ = ["InterruptedSearch", "end_known", "interrupted"]
+__all__ = ["InterruptedSearch", "end_known", "interrupted", "search_interrupted"]
 
 #: What names a fit of a search: the parameters of its candidate, and the numbers of its rows.
 _KEY = ("parameters", "train", "test")
 #: The fits that had ended in a search that goes on.
 _known: ContextVar[Sequence[Job]] = ContextVar("xpulab_known", default=())
+
+
+class Keeper(Protocol):
+    """What keeps an interrupted search: a cluster."""
+
+    interrupted: Any
+
+    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
+        """Keep what was interrupted, and can go on."""
 
 
 class InterruptedSearch:
@@ -34,22 +46,27 @@ class InterruptedSearch:
         It has `cv_results_` and `best_params_` of the candidates that had ended.
     """
 
-    def __init__(self, names: Mapping[str, Any], ended: Sequence[Job]) -> None:
-        self.search = names["self"]
+    def __init__(self, cluster: Keeper, names: Mapping[str, Any], ended: Sequence[Job], n_groups: int) -> None:
+        self._cluster, self.search = cluster, names["self"]
         self._X, self._y, self._params = names["X"], names["y"], names["params"]
-        self._ended = ended
+        self._ended, self._n_groups = ended, n_groups
 
     def resume(self) -> Any:
-        """Go on with the fits that had not ended; return the fitted search.
+        """Go on with the fits that had not ended, side by side if they were; return the fitted search.
 
         A fit counts as ended if its parameters and its rows are the same. Give the search and its splitter a
         `random_state`, so that they are.
         """
+        backend = InTurn(self._cluster) if self._n_groups == 1 else "xpulab"
         token = _known.set(self._ended)
         try:
-            return self.search.fit(self._X, self._y, **self._params)
+            with joblib.parallel_config(backend, n_jobs=self._n_groups):
+                found = self.search.fit(self._X, self._y, **self._params)
         finally:
             _known.reset(token)
+        if self._cluster.interrupted is self:
+            self._cluster.interrupted = None
+        return found
 
     def __repr__(self) -> str:
         return f"InterruptedSearch({self.search!r}, {counted(len(self._ended), 'fit')} ended)"
@@ -84,48 +101,114 @@ def _equal(one: Any, other: Any) -> bool:
     return False
 
 
-def interrupted(cluster: Any, title: str, names: Mapping[str, Any], jobs: Sequence[Job]) -> str:
+class InTurn(ParallelBackendBase):  # type: ignore[misc]
+    """joblib's backend of a search that goes on: each fit that has not ended is made here, on all engines.
+
+    Parameters
+    ----------
+    cluster : Keeper
+        Keeps the search if it is interrupted again.
+    **settings : Any
+        As joblib's.
+    """
+
+    def __init__(self, cluster: Keeper, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._cluster = cluster
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return 2: if it were 1, joblib would make all fits itself."""
+        return 2
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **settings: Any) -> int:
+        """Prepare for the fits of a search."""
+        if parallel is not None:
+            parallel.pre_dispatch = "all"
+        self._jobs: list[Job] = []
+        return int(super().configure(n_jobs, parallel, **settings))
+
+    def submit(self, func: Any, callback: Callable[[object], object]) -> Job:
+        """Add a fit, which may have ended."""
+        self._jobs.append(Job(func.items, callback))
+        end_known(self._jobs[-1:])
+        return self._jobs[-1]
+
+    def retrieve_result(self, out: Job, timeout: float | None = None) -> Any:
+        """Make a fit that has not ended, and return its result."""
+        if out.outcome is None:
+            try:
+                out.end(Outcome(run(out.calls), None, "", []))
+            except KeyboardInterrupt:
+                search, names = running_search()
+                title = "the search" if search is None else search.title
+                raise CallInterrupted(interrupted(self._cluster, title, names, self._jobs, 1)) from None
+        return out.value
+
+    def get_nested_backend(self) -> tuple[Any, None]:
+        """Return the backend for what fits do by joblib: one thing after the other."""
+        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
+
+
+def search_interrupted(cluster: Keeper) -> str:
+    """Keep what has ended of the search that calls, and fits one after the other; return the sentence about it.
+
+    It is empty if no search calls, or if no fit has ended.
+    """
+    names, fits = fits_in_turn()
+    if not any(fit.outcome for fit in fits):
+        return ""
+    return interrupted(cluster, f"{type(names['self']).__name__}.fit", names, fits, 1)
+
+
+def interrupted(cluster: Keeper, title: str, names: Mapping[str, Any], jobs: Sequence[Job], n_groups: int) -> str:
     """Keep what has ended of interrupted jobs, and return the sentence about them.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Keeper
         Keeps the search, if these are the jobs of one.
     title : str
         The call.
     names : mapping of str to object
-        The variables of the function that has made the jobs.
+        The variables of the function of scikit-learn that has made the jobs; empty without one.
     jobs : sequence of Job
+        The fits of all rounds of a search, as far as they are known.
+    n_groups : int
+        Number of groups of engines that do them.
     """
     ended = [job for job in jobs if job.outcome is not None]
-    said = f"{title} was interrupted: {len(ended):,} of {counted(len(jobs), 'job')} had ended"
-    if not ended or not isinstance(names.get("self"), BaseSearchCV):
-        return f"{said}; to repeat it, {to_repeat()}"
+    if not isinstance(names.get("self"), BaseSearchCV):
+        return f"{title} was interrupted: {len(ended):,} of {counted(len(jobs), 'job')} had ended; {to_repeat()}"
+    search, known = names["self"], names["all_candidate_params"]
     candidates, more, total = _candidates(names, jobs)
-    if candidates or names["all_out"]:
-        keep_candidates(names["self"], names, candidates, more)
-        warnings.warn(
-            f"{title} was interrupted: cv_results_ and best_params_ are those of the "
-            f"{counted(len(names['all_candidate_params']) + len(candidates), 'candidate')} that had ended, of {total}",
-            XpulabWarning,
-            stacklevel=2,
-        )
+    said = f"{title} was interrupted: {len(ended):,} of {counted(total * search.n_splits_, 'fit')} had ended"
+    if not ended:
+        return f"{said}; {to_repeat()}"
+    if candidates or known:
+        keep_candidates(search, names, candidates, more)
+        n = counted(len(known) + len(candidates), "candidate")
+        said += f", and cv_results_ and best_params_ are those of {n} of {total}"
     said = f"{said}; to go on with the others, type: {to_resume().replace('model', 'search')}"
-    cluster.keep_interrupted(InterruptedSearch(names, ended), said)
+    cluster.keep_interrupted(InterruptedSearch(cluster, names, ended, n_groups), said)
     return said
 
 
 def _candidates(names: Mapping[str, Any], jobs: Sequence[Job]) -> tuple[list[Any], dict[str, list[Any]], int]:
     """Return the candidates of this round that have ended, what the search notes of them, and the number of all."""
-    before, folds = len(names["all_out"]), names["self"].n_splits_
-    parts = [jobs[first : first + folds] for first in range(before, len(jobs), folds)]
+    before, folds, total = len(names["all_out"]), names["self"].n_splits_, len(names["all_candidate_params"])
+    of_round: dict[int, dict[int, Job]] = {}
+    for job in jobs[before:]:
+        named = job.calls[0][2]
+        of_round.setdefault(named["candidate_progress"][0], {})[named["split_progress"][0]] = job
+        total = len(names["all_candidate_params"]) + named["candidate_progress"][1]
     ended = {
-        place: part for place, part in enumerate(parts) if all(job.outcome and not job.outcome.error for job in part)
+        place: [parts[fold] for fold in range(folds)]
+        for place, parts in sorted(of_round.items())
+        if len(parts) == folds and all(job.outcome and not job.outcome.error for job in parts.values())
     }
     found = [(part[0].calls[0][2]["parameters"], [job.value[0] for job in part]) for part in ended.values()]
     noted = next((frame["more_results"] for frame in _frames() if "more_results" in frame), None) or {}
-    more = {name: [values[place] for place in ended] for name, values in noted.items()}
-    return found, more, len(names["all_candidate_params"]) + len(parts)
+    return found, {name: [values[place] for place in ended] for name, values in noted.items()}, total
 
 
 def _frames() -> Iterator[Mapping[str, Any]]:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from xpulab.deploy.side_by_side.job import Job
+from xpulab.deploy.side_by_side.outcomes import Outcome
 from xpulab.report.rendering import summaries
 from xpulab.report.searches import Search
 
-__all__ = ["part_of", "running_search", "score_in", "search_progress"]
+__all__ = ["fits_in_turn", "part_of", "running_search", "score_in", "search_progress"]
 
 #: Function of scikit-learn that fits in a loop -> what one fit is, and the number of fits from its variables.
 _LOOPS: dict[str, tuple[str, Callable[[Mapping[str, Any]], int]]] = {
@@ -28,6 +30,10 @@ _NAMES = frozenset(["_fit_and_score", "fit", "cross_val_score", _RESULTS[0], *_L
 
 #: The searches that run or ran, by joblib's object that each of them makes for its fits.
 _found: weakref.WeakKeyDictionary[Any, Search] = weakref.WeakKeyDictionary()
+#: The arguments that name a fit, and say where it is in its search.
+_OF_FIT = ("parameters", "train", "test", "candidate_progress", "split_progress")
+#: The fits of searches in which joblib makes one after the other, as far as they called xpulab.
+_fits: weakref.WeakKeyDictionary[Search, dict[int, Job]] = weakref.WeakKeyDictionary()
 
 
 def search_progress() -> tuple[str, Search | None]:
@@ -44,11 +50,31 @@ def search_progress() -> tuple[str, Search | None]:
     return "; ".join(reversed(parts)), _search_of(frames) or _search_of([*frames, *_frames_of_main_thread()])
 
 
+def fits_in_turn() -> tuple[Mapping[str, Any], list[Job]]:
+    """Return the variables of the search that calls, and its fits so far; nothing unless it fits one after the other.
+
+    The last fit may be running.
+    """
+    frames = _frames_of(sys._getframe().f_back)
+    search, names = _search_of(frames), _names_of_owner(frames)
+    noted = {} if search is None else _fits.get(search, {})
+    fits = [noted[place] for place in range(len(noted)) if place in noted]
+    if "all_out" not in names or len(fits) < len(noted):
+        return {}, []
+    for fit, value in zip(fits, names["all_out"], strict=False):
+        fit.outcome = Outcome([value], None, "", [])
+    return names, fits
+
+
 def running_search() -> tuple[Search | None, Mapping[str, Any]]:
     """Return the search that calls, and the variables of its function; None if no search does."""
     frames = _frames_of(sys._getframe().f_back)
-    search = _search_of(frames)
-    return search, {} if search is None else next(each.f_locals for each in reversed(frames) if _owns(each))
+    return _search_of(frames), _names_of_owner(frames)
+
+
+def _names_of_owner(frames: list[FrameType]) -> Mapping[str, Any]:
+    """Return the variables of the outermost function that fits in a loop; empty without one."""
+    return next((frame.f_locals for frame in reversed(frames) if _owns(frame)), {})
 
 
 def _frames_of(frame: FrameType | None) -> list[FrameType]:
@@ -133,11 +159,26 @@ def _tell(search: Search, owner: FrameType, inner: list[FrameType]) -> None:
         at, total = _place_in_loop(owner)
         search.reach(max(at - 1, 0), total, score=score)
         return
+    if results and "all_out" in names:
+        _note_fits(search, names, results[-1].f_locals)
     fits = [frame.f_locals for frame in inner if frame.f_code.co_name == "_fit_and_score"]
     if fits and fits[-1].get("candidate_progress") and fits[-1].get("split_progress"):
         (candidate, candidates), (fold, folds) = fits[-1]["candidate_progress"], fits[-1]["split_progress"]
         given = summaries(fits[-1].get("parameters") or {})
         search.reach(candidate * folds + fold, candidates * folds, candidate, folds, given, score)
+
+
+def _note_fits(search: Search, names: Mapping[str, Any], loop: Mapping[str, Any]) -> None:
+    """Note the fit that runs in a loop of joblib's, and the result of the one before it."""
+    noted, ended = _fits.setdefault(search, {}), len(names["all_out"])
+    place = ended + names["parallel"].n_completed_tasks
+    if place not in noted and "kwargs" in loop:
+        # Not the estimator, whose report has the search: the search would live for ever.
+        named = {name: value for name, value in loop["kwargs"].items() if name in _OF_FIT}
+        noted[place] = Job([(loop["func"], (), named)], lambda _: None)
+    before = noted.get(place - 1)
+    if before is not None and before.outcome is None and place > ended and "res" in loop:
+        before.outcome = Outcome([loop["res"]], None, "", [])
 
 
 def _best_of(search: Callable[[], Any]) -> tuple[float, Mapping[str, Any]] | None:
