@@ -464,3 +464,9 @@ def test_a_column_without_a_name_keeps_its_place(current: xpulab.XPUCluster) -> 
         fitted = StandardScaler().fit(rows)
         assert fitted.feature_names_in_.tolist() == fitted.get_feature_names_out().tolist() == ["", "b"]
     assert_allclose(StandardScaler().fit_transform(frame), sklearn.preprocessing.StandardScaler().fit_transform(frame))
+
+
+def test_the_rows_come_back_as_they_were_sent(current: xpulab.XPUCluster) -> None:
+    sent = pa.table({"a": [1.5, 2.5, 3.5, 4.5], "n": [1, 2, 3, 4], "s": ["u", None, "v", "u"]})
+    table: Any = current.scatter(sent, allow_nan=True)
+    assert table.to_arrow().equals(sent)

@@ -30,7 +30,7 @@ _ranks: ContextVar[Ranks | None] = ContextVar("xpulab_ranks", default=None)
 
 _ONE_JOB = (
     "instead, type n_jobs=1 or leave n_jobs away: all engines of the cluster work on each fit anyway. For fits side by "
-    "side, type: with joblib.parallel_backend('threading')"
+    "side, each on one engine, type: with joblib.parallel_config('xpulab')"
 )
 _WORKER = (
     "worker processes, as n_jobs=2 starts them, have no cluster: only the process that started it can use it, and "

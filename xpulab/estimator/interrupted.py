@@ -157,8 +157,9 @@ def interrupted() -> Any:
 
     Returns
     -------
-    sklearn.base.BaseEstimator
-        The estimator, with the centres, labels and report of its last iteration.
+    sklearn.base.BaseEstimator or InterruptedSearch
+        The estimator, with the centres, labels and report of its last iteration. If it was a part of a search, of which
+        some fits had ended, an object whose `resume` goes on with the search, and which has it as `search`.
 
     Raises
     ------

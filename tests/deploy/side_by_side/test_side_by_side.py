@@ -23,7 +23,7 @@ import xpulab
 from xpulab.cluster import KMeans
 from xpulab.decomposition import PCA
 from xpulab.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
-from xpulab.exceptions import ClusterError, NoClusterError, UsageError, XpulabWarning
+from xpulab.exceptions import ClusterError, NoClusterError, NotEnoughMemoryError, UsageError, XpulabWarning
 from xpulab.linear_model import Ridge
 from xpulab.mixture import GaussianMixture
 from xpulab.neighbors import KNeighborsRegressor
@@ -208,6 +208,14 @@ def test_a_cluster_of_one_host_is_needed(on_pair: xpulab.XPUCluster, monkeypatch
 def test_without_a_cluster_the_error_says_what_to_type(no_cluster: None) -> None:
     with joblib.parallel_config("xpulab"), pytest.raises(NoClusterError, match="no cluster is running; type: "):
         jobs(who)
+
+
+def test_more_than_the_memory_is_refused(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xpulab.sharing.host_memory.available", lambda **_: 300 << 20)
+    large = np.zeros(9 << 20)
+    said = r"2 jobs at a time, with arrays of 72\.0 MiB, need up to 360 MiB of memory, and 300 MiB are free; use fewer"
+    with joblib.parallel_config("xpulab"), pytest.raises(NotEnoughMemoryError, match=said):
+        joblib.Parallel()(joblib.delayed(np.sum)(large) for _ in range(2))
 
 
 def test_nothing_is_left_in_the_folder_of_the_cluster(on_pair: xpulab.XPUCluster) -> None:

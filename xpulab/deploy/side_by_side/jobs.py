@@ -20,14 +20,16 @@ from xpulab.deploy.side_by_side.outcomes import claimed, found, run
 from xpulab.deploy.side_by_side.progress import Progress
 from xpulab.deploy.tasks.conversation import Conversation
 from xpulab.deploy.tasks.pickling import by_value, packed
-from xpulab.exceptions import CallInterrupted, EngineLostError, XpulabWarning
+from xpulab.exceptions import CallInterrupted, EngineLostError, NotEnoughMemoryError, XpulabWarning
 from xpulab.report import progress
-from xpulab.report.rendering import counted
+from xpulab.report.rendering import counted, format_size
+from xpulab.sharing import host_memory
 from xpulab.tables import ShardedColumn, ShardedTable
 
 __all__ = ["Cluster", "Jobs"]
 
 _LARGE = 1 << 16  # bytes of an array that is shared, and not a part of the message
+_LEAST = 1 << 26  # bytes of arrays for which memory is looked at
 _LOSSES = 3  # largest number of restarts: a job that ends its engine must not be repeated for ever
 
 
@@ -128,12 +130,23 @@ class Jobs:
                 update()
 
             content, arrays = _pickled([None if job.outcome else job.calls for job in self._jobs])
+            self._require_room(sum(array.nbytes for array in arrays))
             arguments = content, [outgoing.send(array) for array in arrays], list(jobs), name, self._n_groups
             try:
                 tasks.run_packed(shown.title, packed(_on_engine, arguments, {}), follow)
             finally:
                 if folder.exists():  # it is gone with engines that were lost
                     follow()
+
+    def _require_room(self, nbytes: int) -> None:
+        """Raise an error if the arrays, and a part of them twice on each group, do not fit into the host's memory."""
+        needed, free = nbytes * (1 + 2 * self._n_groups), host_memory.available(swap=True)
+        if nbytes >= _LEAST and needed > free:
+            raise NotEnoughMemoryError(
+                f"{counted(self._n_groups, 'job')} at a time, with arrays of {format_size(nbytes)}, need up to "
+                f"{format_size(needed)} of memory, and {format_size(free)} are free; use fewer groups of engines, "
+                "joblib.parallel_config('xpulab', n_jobs=2), or none: all engines then work on each job"
+            )
 
 
 def _pickled(jobs: Sequence[Sequence[Call] | None]) -> tuple[bytes, list[npt.NDArray[np.uint8]]]:
