@@ -11,6 +11,7 @@ import copy
 import functools
 import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -198,6 +199,12 @@ def scorer_with_metric(scorer: Any, metric: Any) -> Any:
     made = copy.copy(scorer)
     made._score_func = metric
     return made
+
+
+def is_search(thing: Any) -> bool:
+    """Return whether this is a search of scikit-learn's, which is imported then."""
+    module = sys.modules.get(_HOMES["BaseSearchCV"])
+    return module is not None and isinstance(thing, module.BaseSearchCV)
 
 
 def keep_candidates(search: Any, names: Mapping[str, Any], candidates: list[Any], more: Mapping[str, Any]) -> None:

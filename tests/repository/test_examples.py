@@ -84,6 +84,7 @@ c = %xpu_cluster start -n 2
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 4))
 """,
+    "guide/side_by_side.md": "y = np.arange(500) % 2",
     "guide/save.md": "import joblib\nmodel = KMeans(2, random_state=0).fit(X)",
     "guide/mpi_programs.md": "X = rng.normal(size=500)",
     "guide/data.md": """

@@ -420,7 +420,7 @@ class Call:
         self._told_run = run
 
 
-def _iterations_before(report: FitReport, state: dict[str, Any] | None) -> list[Iteration]:
+def _iterations_before(report: FitReport, state: Mapping[str, Any] | None) -> list[Iteration]:
     """Return the iterations that the state of a resumed fit already includes.
 
     Of quick iterations the board shows some. If it has not shown the last one, this one has no metrics.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -22,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 import xpulab
 from xpulab.cluster import KMeans
 from xpulab.decomposition import PCA
+from xpulab.deploy.side_by_side.backend import Backend
 from xpulab.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from xpulab.exceptions import ClusterError, NoClusterError, NotEnoughMemoryError, UsageError, XpulabWarning
 from xpulab.linear_model import Ridge
@@ -123,13 +125,22 @@ def test_what_jobs_print_and_warn_of_is_seen(on_pair: xpulab.XPUCluster, capsys:
 
 
 def test_jobs_go_on_with_new_engines(losable: xpulab.XPUCluster, tmp_path: Path) -> None:
-    with (
-        joblib.parallel_config("xpulab"),
-        pytest.warns(XpulabWarning, match="new engines do the .* jobs? that had not"),
-    ):
-        assert jobs(die_once, 4, tmp_path) == list(range(7))
+    class View:
+        def update(self, report: Any) -> None:
+            if report.done >= 4:
+                (tmp_path / "known").touch()
+
+        def close(self, report: Any) -> None: ...
+
+    end = progress.subscribe(lambda report: View() if "joblib" in getattr(report, "title", "") else None)
+    said = r"new engines do the .* jobs? that had not ended"
+    try:
+        with joblib.parallel_config("xpulab"), pytest.warns(XpulabWarning, match=said):
+            assert jobs(die_once, 4, tmp_path) == list(range(7))
+    finally:
+        end()
     assert (tmp_path / "died").exists()
-    assert len(list(tmp_path.glob("[0-2]-*"))) == 3  # what had ended long before is not done again
+    assert len(list(tmp_path.glob("[0-3]-*"))) == 4  # what had ended is not done again
 
 
 def test_what_cannot_travel_is_said(on_pair: xpulab.XPUCluster) -> None:
@@ -152,18 +163,17 @@ def test_jobs_in_jobs_run_where_they_are(on_pair: xpulab.XPUCluster) -> None:
     assert {pid for each in found for _, pid in each} <= {engine.pid for engine in on_pair.facts}
 
 
-def test_functions_of_modules_beside_the_notebook_are_known(
-    on_pair: xpulab.XPUCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_modules_beside_the_notebook_are_known(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     (tmp_path / "beside_it.py").write_text("def doubled(number):\n    return 2 * number\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import beside_it
-
+    sys.path.insert(0, str(tmp_path))
     try:
+        import beside_it
+
         with joblib.parallel_config("xpulab"):
             assert jobs(beside_it.doubled, n=3) == [0, 2, 4]
     finally:
-        del sys.modules["beside_it"]
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("beside_it", None)
 
 
 def test_the_view_shows_parts_and_the_best_score(on_pair: xpulab.XPUCluster) -> None:
@@ -196,12 +206,17 @@ def test_numbers_of_groups(on_pair: xpulab.XPUCluster) -> None:
             assert joblib.effective_n_jobs(n_jobs) == expected
 
 
-def test_a_cluster_of_one_host_is_needed(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hosts, of which one is made up: jobs are refused before anything is sent."""
-    engines = on_pair.engines
-    facts = [fact.__class__(**{**vars(fact), "host": f"host{rank}"}) for rank, fact in enumerate(engines.facts)]
-    monkeypatch.setattr(engines, "facts", facts)
-    with joblib.parallel_config("xpulab"), pytest.raises(ClusterError, match=r"on 2 hosts \(host0, host1\)"):
+def test_a_cluster_of_one_host_is_needed() -> None:
+    """A cluster with engines on two hosts that is none."""
+
+    class Elsewhere(Backend):
+        @staticmethod
+        def find() -> Any:
+            facts = [SimpleNamespace(host="here"), SimpleNamespace(host="there")]
+            return SimpleNamespace(size=2, tasks=SimpleNamespace(engines=SimpleNamespace(facts=facts)))
+
+    joblib.register_parallel_backend("elsewhere", Elsewhere)
+    with joblib.parallel_config("elsewhere"), pytest.raises(ClusterError, match=r"on 2 hosts \(here, there\)"):
         jobs(who)
 
 
@@ -210,10 +225,9 @@ def test_without_a_cluster_the_error_says_what_to_type(no_cluster: None) -> None
         jobs(who)
 
 
-def test_more_than_the_memory_is_refused(on_pair: xpulab.XPUCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xpulab.sharing.host_memory.available", lambda **_: 300 << 20)
-    large = np.zeros(9 << 20)
-    said = r"2 jobs at a time, with arrays of 72\.0 MiB, need up to 360 MiB of memory, and 300 MiB are free; use fewer"
+def test_more_than_the_memory_is_refused(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
+    large = np.asarray(np.memmap(tmp_path / "large", np.uint8, "w+", shape=1 << 42))  # a file that takes no room
+    said = r"2 jobs at a time, with arrays of 4\.0 TiB, need up to 20\.0 TiB of memory, and .* are free; use fewer"
     with joblib.parallel_config("xpulab"), pytest.raises(NotEnoughMemoryError, match=said):
         joblib.Parallel()(joblib.delayed(np.sum)(large) for _ in range(2))
 

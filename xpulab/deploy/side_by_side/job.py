@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpulab.deploy.side_by_side.outcomes import Outcome
@@ -11,7 +11,7 @@ from xpulab.deploy.side_by_side.outcomes import Outcome
 __all__ = ["Call", "Job"]
 
 #: A function, its arguments, and its arguments by name.
-Call = tuple[Callable[..., object], Sequence[Any], dict[str, Any]]
+Call = tuple[Callable[..., object], Sequence[Any], Mapping[str, Any]]
 
 
 class OnEngine(Exception):

@@ -124,6 +124,8 @@ class Jobs:
             folder, known = Path(name), set[int]()
 
             def follow() -> None:
+                if not folder.exists():  # it is removed with lost engines
+                    return
                 for number, outcome in found(folder, known):
                     jobs[number].end(outcome)
                 shown.tell(claimed(folder) - known)
@@ -132,11 +134,7 @@ class Jobs:
             content, arrays = _pickled([None if job.outcome else job.calls for job in self._jobs])
             self._require_room(sum(array.nbytes for array in arrays))
             arguments = content, [outgoing.send(array) for array in arrays], list(jobs), name, self._n_groups
-            try:
-                tasks.run_packed(shown.title, packed(_on_engine, arguments, {}), follow)
-            finally:
-                if folder.exists():  # it is gone with engines that were lost
-                    follow()
+            tasks.run_packed(shown.title, packed(_on_engine, arguments, {}), follow)
 
     def _require_room(self, nbytes: int) -> None:
         """Raise an error if the arrays, and a part of them twice on each group, do not fit into the host's memory."""

@@ -12,7 +12,7 @@ import joblib
 import numpy as np
 from joblib.parallel import ParallelBackendBase, SequentialBackend
 
-from xpulab._sklearn import BaseSearchCV, keep_candidates
+from xpulab._sklearn import is_search, keep_candidates
 from xpulab.advice import to_repeat, to_resume
 from xpulab.deploy.side_by_side.job import Job
 from xpulab.deploy.side_by_side.outcomes import Outcome, run
@@ -177,7 +177,7 @@ def interrupted(cluster: Keeper, title: str, names: Mapping[str, Any], jobs: Seq
         Number of groups of engines that do them.
     """
     ended = [job for job in jobs if job.outcome is not None]
-    if not isinstance(names.get("self"), BaseSearchCV):
+    if not is_search(names.get("self")):
         return f"{title} was interrupted: {len(ended):,} of {counted(len(jobs), 'job')} had ended; {to_repeat()}"
     search, known = names["self"], names["all_candidate_params"]
     candidates, more, total = _candidates(names, jobs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def claimed(folder: Path) -> set[int]:
     return {int(file.name) for file in folder.iterdir() if file.name.isdecimal()}
 
 
-def run(calls: Sequence[tuple[Callable[..., object], Sequence[Any], dict[str, Any]]]) -> list[object]:
+def run(calls: Sequence[tuple[Callable[..., object], Sequence[Any], Mapping[str, Any]]]) -> list[object]:
     """Make the calls of a job. What they call by joblib is no further job: it runs at once."""
     with joblib.parallel_config("sequential"):
         return [function(*arguments, **named) for function, arguments, named in calls]

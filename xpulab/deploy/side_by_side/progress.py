@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xpulab.deploy.side_by_side.job import Job
@@ -83,6 +83,6 @@ class Progress:
 
 def _part(job: Job) -> str:
     """Return which candidate and fold a job is; empty if it is none."""
-    named: dict[str, Any] = job.calls[0][2] if job.calls else {}
+    named: Mapping[str, Any] = job.calls[0][2] if job.calls else {}
     parts = {"candidate": named.get("candidate_progress"), "fold": named.get("split_progress")}
     return " ".join(f"{what} {at[0] + 1:,} of {at[1]:,}" for what, at in parts.items() if at)

@@ -92,9 +92,10 @@ class Conversation:
         return self.run_packed(f"run({getattr(function, '__name__', 'function')})", packed(function, args, kwargs))
 
     def run_packed(self, title: str, call: bytes, watch: Callable[[], None] = lambda: None) -> list[Any]:
-        """Call a function that `packed` has pickled, as `run`, and `watch` here while it runs.
+        """Call a function that `packed` has pickled, as `run`.
 
-        Errors and the history name the call as `title`.
+        Errors and the history name the call as `title`. `watch` is called while it runs, and at its end, before new
+        engines take the place of lost ones.
         """
         payload = {"call": call, "profile": usage.wanted()}
         with interruptible(title), self.following() as following:
@@ -108,6 +109,7 @@ class Conversation:
             finally:
                 following.finish()
                 self.last_output = CellOutput(following.printed(), {})
+                watch()
         results = results_of(replies, title, self.engines)
         self.last_output.figures = figures_of(results)
         raise_for_users(replies, results, title)

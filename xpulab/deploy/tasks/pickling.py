@@ -63,7 +63,8 @@ def by_value(thing: Any, owners: Iterable[Any] | None, **options: Any) -> bytes:
 
 
 def _is_users(module: ModuleType) -> bool:
-    """Return whether a module is a file of the user, which is not installed."""
-    home = getattr(module, "__file__", None)
-    ours = module.__name__.partition(".")[0] == "xpulab"
-    return home is not None and not ours and is_users(home) and not home.startswith((sys.prefix, sys.base_prefix))
+    """Return whether a module is a file of the user, which is not installed. A library may put other things there."""
+    home = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+    if not isinstance(home, str) or module.__name__.partition(".")[0] == "xpulab":
+        return False
+    return is_users(home) and not home.startswith((sys.prefix, sys.base_prefix))

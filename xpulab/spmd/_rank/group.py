@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from xpulab.calls import interruptible
 from xpulab.data import Outgoing
 from xpulab.deploy.current import in_place_of_cluster
-from xpulab.deploy.tasks.answers import Answer, answer_of
-from xpulab.exceptions import EngineLostError
 from xpulab.sharing.answers import Reply
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import Target
@@ -87,21 +84,13 @@ class RankGroup(ProgramRanks):
         for handle in handles:
             self.engine.handles.pop(handle, None)
 
-    def call(
-        self,
-        name: str,
-        payload: dict[str, Any],
-        watch: Callable[[Any, int], None] | None = None,
-        again: Callable[[EngineLostError], dict[str, Any]] | None = None,
-    ) -> Answer:
-        """Run a task on all ranks of the group, and return their answers. Nobody watches, and no rank can be lost."""
-        with interruptible(name):
-            self._number += 1
-            gone, self._gone = self._gone, []
-            self._forget(gone)
-            self._comm.bcast((name, self._number, payload, gone))
-            replies: list[Reply] = self._comm.gather(self.engine.run(name, self._number, payload)) or []
-        return answer_of(name, replies)
+    def _replies(self, name: str, payload: dict[str, object]) -> Sequence[Reply]:
+        """Run a task on all ranks of the group, and return their replies."""
+        gone, self._gone = self._gone, []
+        self._forget(gone)
+        self._comm.bcast((name, self._number, payload, gone))
+        found: list[Reply] = self._comm.gather(self.engine.run(name, self._number, payload)) or []
+        return found
 
     def outgoing(self) -> Outgoing:
         """Return a context in which arrays are sent to the ranks of the group."""

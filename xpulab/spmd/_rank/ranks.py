@@ -222,10 +222,13 @@ class ProgramRanks:
         """Run a task on this rank, and exchange the answers. Nobody watches, and no rank can be lost."""
         with interruptible(name):
             self._number += 1
-            with self._cancelling():
-                reply = self.engine.run(name, self._number, payload)
-            replies = [message["thing"] for message in self._exchange_messages("reply", reply)]
-        return answer_of(name, replies)
+            return answer_of(name, self._replies(name, payload))
+
+    def _replies(self, name: str, payload: dict[str, object]) -> Sequence[Reply]:
+        """Run a task on all ranks, and return their replies."""
+        with self._cancelling():
+            reply = self.engine.run(name, self._number, payload)
+        return [message["thing"] for message in self._exchange_messages("reply", reply)]
 
     @contextlib.contextmanager
     def _cancelling(self) -> Iterator[None]:

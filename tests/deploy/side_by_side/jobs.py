@@ -44,8 +44,9 @@ def raise_at(number: int, bad: int) -> int:
 
 
 def die_once(number: int, bad: int, folder: Path) -> int:
-    """End the engine's process in one job, once."""
+    """End the engine's process in one job, once, when the notebook knows of others that have ended."""
     if number == bad and not (folder / "died").exists():
+        until((folder / "known").exists)
         (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     (folder / f"{number}-{uuid.uuid4().hex}").touch()
