@@ -91,6 +91,12 @@ def test_a_small_sample_against_scikit_learn(
             ["2,000 x 32", "xpulab", "scikit-learn", "1.000000"],
             marks=with_processes,
         ),
+        pytest.param(
+            "searches.py",
+            "--rows 500 --candidates 4 --turns 1",
+            ["12 fits of 500 x 20", "LogisticRegression", "RandomForestClassifier", "side by side"],
+            marks=with_processes,
+        ),
         ("small_calls.py", "--repeats 2", ["an empty task", "%%xpu, x = 1", "KMeans(3, n_init=10)", "scikit-learn"]),
         (
             "streaming.py",
