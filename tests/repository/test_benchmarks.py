@@ -92,7 +92,7 @@ def test_a_small_sample_against_scikit_learn(
             marks=with_processes,
         ),
         pytest.param(
-            "searches.py",
+            "scaling/searches.py",
             "--rows 500 --candidates 4 --turns 1",
             ["12 fits of 500 x 20", "LogisticRegression", "RandomForestClassifier", "side by side"],
             marks=with_processes,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.calls import called
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.side_by_side.job import Call, Job
 from xpulab.deploy.side_by_side.kept import end_known, interrupted
@@ -94,6 +95,8 @@ class Jobs:
             with progress.open(shown.report) as handle:
                 self._run_all(shown, handle.update)
         except KeyboardInterrupt:
+            if called():  # a call of xpulab that has made the jobs says that it was interrupted
+                raise KeyboardInterrupt from None
             raise CallInterrupted(self._interrupted(shown)) from None
 
     def _interrupted(self, shown: Progress) -> str:

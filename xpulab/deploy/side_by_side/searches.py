@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from xpulab.calls import called
 from xpulab.deploy.side_by_side.job import Job
 from xpulab.deploy.side_by_side.outcomes import Outcome
 from xpulab.report.rendering import summaries
@@ -53,9 +54,11 @@ def search_progress() -> tuple[str, Search | None]:
 def fits_in_turn() -> tuple[Mapping[str, Any], list[Job]]:
     """Return the variables of the search that calls, and its fits so far; nothing unless it fits one after the other.
 
-    The last fit may be running.
+    The last fit may be running. A search within a call of xpulab is a part of this call.
     """
     frames = _frames_of(sys._getframe().f_back)
+    if len(called()) > 1:
+        return {}, []
     search, names = _search_of(frames), _names_of_owner(frames)
     noted = {} if search is None else _fits.get(search, {})
     fits = [noted[place] for place in range(len(noted)) if place in noted]

@@ -1,6 +1,6 @@
 """Measures searches of many fits of few rows, beside scikit-learn with as many processes as engines, in turns.
 
-python benchmarks/searches.py -n 2 --rows 20000 --columns 20 --candidates 60 --turns 3
+python benchmarks/scaling/searches.py -n 2 --rows 20000 --columns 20 --candidates 60 --turns 3
 """
 
 from __future__ import annotations
