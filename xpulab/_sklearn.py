@@ -207,6 +207,11 @@ def is_search(thing: Any) -> bool:
     return module is not None and isinstance(thing, module.BaseSearchCV)
 
 
+def folds_of_search(names: Mapping[str, Any]) -> int:
+    """Return the number of folds of a search, of whose `fit` these are the variables; before 1.7 it is one of them."""
+    return int(names["n_splits"] if "n_splits" in names else names["self"].n_splits_)
+
+
 def keep_candidates(search: Any, names: Mapping[str, Any], candidates: list[Any], more: Mapping[str, Any]) -> None:
     """Give a search whose fit was interrupted the results of the candidates that have ended.
 
@@ -224,7 +229,7 @@ def keep_candidates(search: Any, names: Mapping[str, Any], candidates: list[Any]
     out = [*names["all_out"], *(result for _, results in candidates for result in results)]
     known = names["all_more_results"]
     noted = {name: [*known.get(name, []), *more.get(name, [])] for name in {*known, *more}}
-    own, results = vars(search), search._format_results(parameters, search.n_splits_, out, noted)
+    own, results = vars(search), search._format_results(parameters, folds_of_search(names), out, noted)
     for name in ("best_estimator_", "best_index_", "best_params_", "best_score_", "refit_time_"):
         own.pop(name, None)
     search.cv_results_ = results

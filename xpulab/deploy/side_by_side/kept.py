@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -12,7 +13,7 @@ import joblib
 import numpy as np
 from joblib.parallel import ParallelBackendBase, SequentialBackend
 
-from xpulab._sklearn import is_search, keep_candidates
+from xpulab._sklearn import folds_of_search, is_search, keep_candidates
 from xpulab.advice import to_repeat, to_resume
 from xpulab.deploy.side_by_side.job import Job
 from xpulab.deploy.side_by_side.outcomes import Outcome, run
@@ -21,6 +22,8 @@ from xpulab.exceptions import CallInterrupted
 from xpulab.report.rendering import counted
 
 __all__ = ["InterruptedSearch", "end_known", "interrupted", "search_interrupted"]
+
+_LOG = logging.getLogger("xpulab")
 
 #: What names a fit of a search: the parameters of its candidate, and the numbers of its rows.
 _KEY = ("parameters", "train", "test")
@@ -179,13 +182,12 @@ def interrupted(cluster: Keeper, title: str, names: Mapping[str, Any], jobs: Seq
     ended = [job for job in jobs if job.outcome is not None]
     if not is_search(names.get("self")):
         return f"{title} was interrupted: {len(ended):,} of {counted(len(jobs), 'job')} had ended; {to_repeat()}"
-    search, known = names["self"], names["all_candidate_params"]
+    known = names["all_candidate_params"]
     candidates, more, total = _candidates(names, jobs)
-    said = f"{title} was interrupted: {len(ended):,} of {counted(total * search.n_splits_, 'fit')} had ended"
+    said = f"{title} was interrupted: {len(ended):,} of {counted(total * folds_of_search(names), 'fit')} had ended"
     if not ended:
         return f"{said}; {to_repeat()}"
-    if candidates or known:
-        keep_candidates(search, names, candidates, more)
+    if (candidates or known) and _are_kept(names, candidates, more):
         n = counted(len(known) + len(candidates), "candidate")
         said += f", and cv_results_ and best_params_ are those of {n} of {total}"
     said = f"{said}; to go on with the others, type: {to_resume().replace('model', 'search')}"
@@ -193,9 +195,19 @@ def interrupted(cluster: Keeper, title: str, names: Mapping[str, Any], jobs: Seq
     return said
 
 
+def _are_kept(names: Mapping[str, Any], candidates: list[Any], more: Mapping[str, list[Any]]) -> bool:
+    """Give the search its results so far; return False if its class makes other ones, after a warning in the log."""
+    try:
+        keep_candidates(names["self"], names, candidates, more)
+    except Exception:  # an interrupt must remain one
+        _LOG.warning("the results of the candidates that had ended could not be kept", exc_info=True)
+        return False
+    return True
+
+
 def _candidates(names: Mapping[str, Any], jobs: Sequence[Job]) -> tuple[list[Any], dict[str, list[Any]], int]:
     """Return the candidates of this round that have ended, what the search notes of them, and the number of all."""
-    before, folds, total = len(names["all_out"]), names["self"].n_splits_, len(names["all_candidate_params"])
+    before, folds, total = len(names["all_out"]), folds_of_search(names), len(names["all_candidate_params"])
     of_round: dict[int, dict[int, Job]] = {}
     for job in jobs[before:]:
         named = job.calls[0][2]
