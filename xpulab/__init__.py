@@ -55,7 +55,7 @@ __all__ = [
 # quickly.
 _HOMES = {
     "ShardedArray": "xpulab.data",
-    "XPUCluster": "xpulab.deploy.current",
+    "XPUCluster": "xpulab.deploy.current",  # which also registers the backend of joblib
     "accel": "xpulab.acceleration",
     "board": "xpulab.widgets.board",
     "config_context": "xpulab.estimator.config",

@@ -202,13 +202,21 @@ def scorer_with_metric(scorer: Any, metric: Any) -> Any:
 
 
 def is_search(thing: Any) -> bool:
-    """Return whether this is a search of scikit-learn's, which is imported then."""
+    """Return whether this is a search of scikit-learn's. None is if nobody has imported them, and this does not."""
     module = sys.modules.get(_HOMES["BaseSearchCV"])
     return module is not None and isinstance(thing, module.BaseSearchCV)
 
 
+def without_results(search: Any) -> Any:
+    """Return a search as it was before its fit. Since 1.9 a search passes itself to each fit of a fold."""
+    made = copy.copy(search)
+    for name in [each for each in vars(made) if each.endswith("_") and not each.startswith("_")]:
+        delattr(made, name)
+    return made
+
+
 def folds_of_search(names: Mapping[str, Any]) -> int:
-    """Return the number of folds of a search, of whose `fit` these are the variables; before 1.7 it is one of them."""
+    """Return the number of folds of a search, of whose `fit` these are the variables; in 1.6 it is one of them."""
     return int(names["n_splits"] if "n_splits" in names else names["self"].n_splits_)
 
 

@@ -61,8 +61,10 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
         Whether `fit` adds trees to those of the last fit.
     early_stopping : "auto" or bool, default="auto"
         Whether the fit ends when the score has not become better. "auto" means for more than 10,000 rows.
-    scoring : "loss", default="loss"
-        What early stopping looks at. With early stopping, other values raise ValueError.
+    scoring : str, callable or None, default="loss"
+        What early stopping looks at: the loss, or a scorer by its name, the estimator's own `score` (None), or a
+        function of an estimator, rows and targets. It is called in the process of an engine, and of the rows it may
+        only ask the estimator for predictions. Of more than 10,000 rows for training, it scores as many.
     validation_fraction : int, float or None, default=0.1
         Number or share of the rows that early stopping holds out, drawn as scikit-learn draws them; None to look at the
         rows of the fit.
@@ -159,8 +161,8 @@ class HistGradientBoostingClassifier(BoostingProxy, sklearn.ensemble.HistGradien
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, CSR matrices, strings of columns without names, and
-            other values of `scoring`. No rows have been sent, except for a column of too many categories.
+            For input and parameters that scikit-learn rejects, CSR matrices, and strings of columns without names. No
+            rows have been sent, except for a column of too many categories.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError
@@ -343,8 +345,10 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
         Whether `fit` adds trees to those of the last fit.
     early_stopping : "auto" or bool, default="auto"
         Whether the fit ends when the score has not become better. "auto" means for more than 10,000 rows.
-    scoring : "loss", default="loss"
-        What early stopping looks at. With early stopping, other values raise ValueError.
+    scoring : str, callable or None, default="loss"
+        What early stopping looks at: the loss, or a scorer by its name, the estimator's own `score` (None), or a
+        function of an estimator, rows and targets. It is called in the process of an engine, and of the rows it may
+        only ask the estimator for predictions. Of more than 10,000 rows for training, it scores as many.
     validation_fraction : int, float or None, default=0.1
         Number or share of the rows that early stopping holds out, drawn as scikit-learn draws them; None to look at the
         rows of the fit.
@@ -432,8 +436,8 @@ class HistGradientBoostingRegressor(BoostingProxy, sklearn.ensemble.HistGradient
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, CSR matrices, strings of columns without names, and
-            other values of `scoring`. No rows have been sent, except for a column of too many categories.
+            For input and parameters that scikit-learn rejects, CSR matrices, and strings of columns without names. No
+            rows have been sent, except for a column of too many categories.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError

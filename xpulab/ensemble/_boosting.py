@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import is_classifier
+from sklearn.metrics import check_scoring
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, resample
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from xpulab._sklearn import _BinMapper, _check_monotonic_cst
@@ -18,6 +19,7 @@ from xpulab.checks import ONE_AT_A_TIME, check_y, place_named
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
+from xpulab.deploy.tasks.pickling import by_value
 from xpulab.ensemble._boosted_trees import as_scikit_learns, as_sent, packed
 from xpulab.ensemble._categorical import (
     as_fitted,
@@ -28,6 +30,7 @@ from xpulab.ensemble._categorical import (
     require_same,
     rows_and_columns,
 )
+from xpulab.ensemble._scores_of_raw import ScoreOfRaw
 from xpulab.estimator.columns import ScannedColumn, beside
 from xpulab.estimator.resumable import FitInput, ResumableFit
 from xpulab.estimator.rows import checked_weights
@@ -42,6 +45,7 @@ from xpulab.tables import ShardedColumn
 __all__ = ["BoostingProxy"]
 
 _SUBSAMPLE = 200_000  # rows from which scikit-learn chooses the thresholds between bins
+_SCORED = 10_000  # rows for training that scikit-learn's early stopping scores by a scorer
 _STAGES_BYTES = 64 << 20  # of the predictions of several stages that are in this process at a time
 _STATE_BYTES = 256 << 20  # of the largest state that a fit keeps
 _NODE_BYTES = 96
@@ -139,7 +143,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         self._loss = self._get_loss(sample_weight=weights)
         self.do_early_stopping_ = n > 10_000 if self.early_stopping == "auto" else self.early_stopping
         self._use_validation_data = self.validation_fraction is not None or bool(given)
-        self._require_scoring()
+        self._scorer = self._scorer_of_rows()
         if goes_on and self.max_iter < self.n_iter_:
             raise ValueError(
                 f"max_iter={self.max_iter} must be larger than or equal to n_iter_={self.n_iter_} when warm_start==True"
@@ -151,7 +155,6 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
         y_train, weights_train = y[some], None if weights is None else weights[some]
         if not goes_on:
             self._predictors = []
-            self._scorer = None
             self._baseline_prediction = self._loss.fit_intercept_only(
                 y_true=y_train, sample_weight=weights_train
             ).reshape((1, -1))
@@ -162,6 +165,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             held_out[split] = 0
         sent: _Sent = {"y": np.ascontiguousarray(y, np.float64), "weights": weights, "held_out": held_out}
         sent["times"] = self._times(n, split, len(y_train), weights_train)
+        sent["scored"] = self._scored(n, split, y_train)
         sent |= {name: given.get(name) for name in ("X_val", "y_val", "weights_val")}
         if columns is None:
             self._preprocessor = self._is_categorical_remapped = None
@@ -176,6 +180,7 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
             "max_iter": int(self.max_iter),
             "max_bins": int(self.max_bins),
             "stopping": (int(self.n_iter_no_change), float(self.tol)) if self.do_early_stopping_ else None,
+            "scoring": None if self._scorer is None else by_value(ScoreOfRaw.of(self, self._scorer), None),
             "start": self._begin(),
         }
 
@@ -222,12 +227,24 @@ class BoostingProxy(ScoredHere, ResumableFit[_Input]):
                 f"{type(self).__name__}"
             )
 
-    def _require_scoring(self) -> None:
-        if self.do_early_stopping_ and self.scoring != "loss":
-            raise ValueError(
-                f"scoring={self.scoring!r} was given; the engines stop early by scoring='loss': choose it, or "
-                f"early_stopping=False, or use scikit-learn's {type(self).__name__}"
-            )
+    def _scorer_of_rows(self) -> Any:
+        """Return the scorer that early stopping looks at; None if it looks at the loss, or does not stop."""
+        if not self.do_early_stopping_ or self.scoring == "loss":
+            return None
+        with ONE_AT_A_TIME:
+            return check_scoring(self, self.scoring)
+
+    def _scored(self, n: int, split: npt.NDArray[np.intp] | None, y_train: np.ndarray) -> npt.NDArray[np.uint8] | None:
+        """Return which rows for training a scorer scores, drawn as scikit-learn draws them; None for all."""
+        if self._scorer is None or len(y_train) <= _SCORED:
+            return None
+        drawn = resample(
+            np.arange(len(y_train)), n_samples=_SCORED, replace=False, random_state=self._random_seed,
+            stratify=y_train if is_classifier(self) else None,
+        )  # fmt: skip
+        found = np.zeros(n, np.uint8)
+        found[drawn if split is None else split[drawn]] = 1
+        return found
 
     def _targets(self, cluster: Ranks, y: Any, n: int) -> npt.NDArray[Any]:
         """Return the targets in this process, as scikit-learn checks them."""

@@ -17,9 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from waiting import until
 
 from xpulab.cluster import KMeans
+from xpulab.ensemble import HistGradientBoostingRegressor
 from xpulab.linear_model import Ridge
 
-__all__ = ["Gated", "die_once", "meet", "nested", "raise_at", "thread", "who"]
+__all__ = ["Gated", "die_once", "fail_on_the_engine", "meet", "nested", "raise_at", "thread", "who"]
 
 
 def who(number: int) -> tuple[int, int]:
@@ -61,6 +62,16 @@ def nested(number: int) -> list[tuple[int, int]]:
 def thread(number: int) -> Any:
     """Return what no pickle can hold."""
     return threading.Lock() if number else number
+
+
+def refuse(estimator: Any, X: Any, y: Any) -> float:
+    """Raise an error as a scorer, which an engine calls in a task."""
+    raise ValueError("a scorer refuses")
+
+
+def fail_on_the_engine(number: int, X: Any, y: Any) -> None:
+    """Fit so that the task fails on the engines."""
+    HistGradientBoostingRegressor(max_iter=2, early_stopping=True, scoring=refuse).fit(X, y)
 
 
 class Gated(RegressorMixin, BaseEstimator):

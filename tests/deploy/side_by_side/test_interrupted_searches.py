@@ -58,11 +58,17 @@ def test_it_keeps_what_had_ended_and_goes_on(
         pytest.raises(CallInterrupted, match=said),
     ):
         search.fit(X, Y)
+    assert not on_pair.engines.board.requests  # type: ignore[union-attr]
     assert [each["alpha"] for each in search.cv_results_["params"]] == order[:2]
     name = "mean_test_r2" if kind == "random" else "mean_test_score"
     assert_allclose(search.cv_results_[name], whole.cv_results_[name][:2], rtol=1e-12)
     assert search.best_params_["alpha"] in order[:2]
     assert not hasattr(search, "best_estimator_")
+    kept = xpulab.interrupted()
+    for file in tmp_path.glob("waits-*"):
+        file.unlink()
+    with pressed_when(in_the_third), pytest.raises(CallInterrupted, match=said):  # once more
+        kept.resume()
     (tmp_path / "open").touch()
     kept = xpulab.interrupted()
     assert kept.search is search

@@ -12,7 +12,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from jobs import die_once, meet, nested, raise_at, thread, who
+from jobs import die_once, fail_on_the_engine, meet, nested, raise_at, thread, who
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.compose import make_column_transformer
@@ -116,6 +116,16 @@ def test_an_error_is_the_jobs_own_and_the_next_jobs_run(current: xpulab.XPUClust
         assert_allclose(cross_val_score(Ridge(), X, Y, cv=3), cross_val_score(Ridge(), X, Y, cv=3, n_jobs=1))
 
 
+@pytest.mark.parametrize("cluster", [3], indirect=True, ids=["3-engines"])
+def test_an_error_on_the_engines_of_a_group_is_that_of_one_job(current: xpulab.XPUCluster) -> None:
+    """The tasks of later jobs have other numbers than the one that has failed; jobs of one rank and of two fail."""
+    with joblib.parallel_config("xpulab", n_jobs=2):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="a scorer refuses"):
+                jobs(fail_on_the_engine, X, Y, n=4)
+            assert_allclose(cross_val_score(Ridge(), X, Y, cv=4), cross_val_score(Ridge(), X, Y, cv=4, n_jobs=1))
+
+
 def test_what_jobs_print_and_warn_of_is_seen(on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with joblib.parallel_config("xpulab"), pytest.warns(FutureWarning) as said:
         jobs(raise_at, -1, n=3)
@@ -197,6 +207,15 @@ def test_the_view_shows_parts_and_the_best_score(on_pair: xpulab.XPUCluster) -> 
     assert search.best_params_ == {"alpha": 1.0}
 
 
+def test_a_search_is_fitted_again(on_pair: xpulab.XPUCluster) -> None:
+    """Its result, which has a handle, does not travel; since 1.9, scikit-learn's search sends itself."""
+    rows, search = on_pair.scatter(X), GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [3, 5]}, cv=2)
+    first = search.fit(rows, Y).cv_results_["mean_test_score"]
+    with joblib.parallel_config("xpulab"):
+        assert_allclose(search.fit(rows, Y).cv_results_["mean_test_score"], first, rtol=1e-9)
+    assert search.best_estimator_.predict(rows).shape == (301,)
+
+
 def test_numbers_of_groups(on_pair: xpulab.XPUCluster) -> None:
     said = "n_jobs=0 was given; expected -1 for a job on each engine"
     with joblib.parallel_config("xpulab", n_jobs=0), pytest.raises(UsageError, match=said):
@@ -227,7 +246,7 @@ def test_without_a_cluster_the_error_says_what_to_type(no_cluster: None) -> None
 
 def test_more_than_the_memory_is_refused(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     large = np.asarray(np.memmap(tmp_path / "large", np.uint8, "w+", shape=1 << 42))  # a file that takes no room
-    said = r"2 jobs at a time, with arrays of 4\.0 TiB, need up to 20\.0 TiB of memory, and .* are free; use fewer"
+    said = r"2 jobs at a time, with arrays of 4\.0 TiB, need up to 20\.0 TiB of memory, and .* are free; leave joblib"
     with joblib.parallel_config("xpulab"), pytest.raises(NotEnoughMemoryError, match=said):
         joblib.Parallel()(joblib.delayed(np.sum)(large) for _ in range(2))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import sklearn._loss.loss as theirs
@@ -17,6 +18,7 @@ from xpulab.engine.algorithms.boosting.categories import found_in, in_order
 from xpulab.engine.algorithms.boosting.fitting import Fit, should_stop
 from xpulab.engine.algorithms.boosting.growing import Binned, grow, nodes_of
 from xpulab.engine.algorithms.boosting.losses import LOSSES, weighted_percentile
+from xpulab.engine.algorithms.boosting.scoring import Scoring
 from xpulab.engine.algorithms.boosting.thresholds import thresholds_of
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import TASKS
@@ -113,3 +115,19 @@ def test_categories_have_numbers(task: Task) -> None:
     assert_array_equal(in_order(columns, values, later), expected)
     with pytest.raises(ValueError, match="feature 'a' is expected to have a cardinality <= 2 but actually"):
         found_in(task, rows[:, :1], ["'a'"], 2)
+
+
+def test_a_scorer_gets_raw_predictions_targets_and_weights(task: Task) -> None:
+    n, some = 30, np.array([2, 5, 7])
+    raw, y, weights = RNG.normal(size=(2, n)), RNG.normal(size=n), RNG.random(n)
+    train = Part(np.zeros((n, 1), np.uint8), y, weights, raw, n)
+    validation = Part(np.zeros((n, 1), np.uint8), y + 1, None, raw + 1, n)
+
+    def score(found: Any, targets: Any, beside: Any) -> float:
+        return float((found[:, 0] + 10 * found[:, 1] + 100 * targets).sum() + (0 if beside is None else beside.sum()))
+
+    found = Scoring(task, cloudpickle.dumps(score), train, some, validation).scores()
+    expected = [score(raw[:, some].T, y[some], weights[some]), score(raw.T + 1, y + 1, None)]
+    assert_allclose(found, expected)
+    alone = Scoring(task, cloudpickle.dumps(score), train, None, None).scores()
+    assert_allclose(alone, [score(raw.T, y, weights), np.nan])

@@ -1,4 +1,4 @@
-"""joblib's backend "xpulab": ``with joblib.parallel_config("xpulab")`` has each job done by one engine."""
+"""joblib's backend "xpulab": ``with joblib.parallel_config("xpulab")`` has each job done by a group of engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import joblib
-from joblib.parallel import ParallelBackendBase, SequentialBackend
+from joblib.parallel import ParallelBackendBase
 
 from xpulab.deploy.side_by_side.job import Job
 from xpulab.deploy.side_by_side.jobs import Cluster, Jobs
@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 
 class Backend(ParallelBackendBase):  # type: ignore[misc]
-    """Has the engines of the active cluster do joblib's jobs. Each engine does the next one, alone.
+    """Has groups of the active cluster's engines do joblib's jobs. Each group does the next one.
 
     The jobs are sent when the first result is asked for, all at once. joblib then waits in the thread of the caller,
     so that Ctrl-C and the Stop button end them.
@@ -25,9 +25,6 @@ class Backend(ParallelBackendBase):  # type: ignore[misc]
     #: Returns the active cluster.
     find: Callable[[], Cluster]
     default_n_jobs = -1
-    supports_inner_max_num_threads = False
-    supports_sharedmem = False
-    uses_threads = False
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return the number of groups of engines that work at the same time.
@@ -85,10 +82,6 @@ class Backend(ParallelBackendBase):  # type: ignore[misc]
     def terminate(self) -> None:
         """Forget all jobs."""
         self._jobs.clear()
-
-    def get_nested_backend(self) -> tuple[Any, None]:
-        """Return the backend for what jobs do by joblib: one thing after the other."""
-        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
 
 
 def register(find: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Sends joblib's jobs to the engines, and follows them. Each engine takes the next job when it has done one."""
+"""Sends joblib's jobs to the engines, and follows them. Each group of engines takes the next job after its last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from xpulab._sklearn import is_search, without_results
 from xpulab.calls import called
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.side_by_side.job import Call, Job
-from xpulab.deploy.side_by_side.kept import end_known, interrupted
+from xpulab.deploy.side_by_side.kept import Keeper, end_known, interrupted
 from xpulab.deploy.side_by_side.outcomes import claimed, found, run
 from xpulab.deploy.side_by_side.progress import Progress
 from xpulab.deploy.tasks.conversation import Conversation
@@ -34,11 +35,10 @@ _LEAST = 1 << 26  # bytes of arrays for which memory is looked at
 _LOSSES = 3  # largest number of restarts: a job that ends its engine must not be repeated for ever
 
 
-class Cluster(Protocol):
+class Cluster(Keeper, Protocol):
     """What jobs need of a cluster."""
 
     tasks: Conversation
-    interrupted: Any
 
     @property
     def size(self) -> int:
@@ -46,9 +46,6 @@ class Cluster(Protocol):
 
     def outgoing(self) -> Outgoing:
         """Return a context in which arrays are sent to the engines."""
-
-    def keep_interrupted(self, estimator: Any, said: str = "") -> None:
-        """Keep what was interrupted, and can go on."""
 
 
 def _on_engine(_: object, *arguments: object) -> None:
@@ -143,10 +140,12 @@ class Jobs:
         """Raise an error if the arrays, and a part of them twice on each group, do not fit into the host's memory."""
         needed, free = nbytes * (1 + 2 * self._n_groups), host_memory.available(swap=True)
         if nbytes >= _LEAST and needed > free:
+            fewer = self._n_groups // 2
+            groups = f"use fewer groups of engines, joblib.parallel_config('xpulab', n_jobs={fewer}), or none"
             raise NotEnoughMemoryError(
                 f"{counted(self._n_groups, 'job')} at a time, with arrays of {format_size(nbytes)}, need up to "
-                f"{format_size(needed)} of memory, and {format_size(free)} are free; use fewer groups of engines, "
-                "joblib.parallel_config('xpulab', n_jobs=2), or none: all engines then work on each job"
+                f"{format_size(needed)} of memory, and {format_size(free)} are free; "
+                f"{groups if fewer > 1 else 'leave joblib.parallel_config away'}: all engines then work on each job"
             )
 
 
@@ -184,10 +183,13 @@ def _rows_of(handle: ShardedArray) -> Any:
 
 
 def _here(thing: Any, gathered: dict[int, Any]) -> Any:
-    """Return arguments with the rows of handles in place of the handles: each engine needs all rows of a job."""
-    if isinstance(thing, ShardedArray):
+    """Return arguments with the rows of handles in place of the handles: each engine needs all rows of a job.
+
+    What a search has found before is left out: it may have a handle, or many rows.
+    """
+    if isinstance(thing, ShardedArray) or is_search(thing):
         if id(thing) not in gathered:
-            gathered[id(thing)] = _rows_of(thing)
+            gathered[id(thing)] = _rows_of(thing) if isinstance(thing, ShardedArray) else without_results(thing)
         return gathered[id(thing)]
     if type(thing) in (tuple, list):
         return type(thing)(_here(each, gathered) for each in thing)

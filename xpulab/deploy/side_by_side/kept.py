@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 import joblib
 import numpy as np
-from joblib.parallel import ParallelBackendBase, SequentialBackend
+from joblib.parallel import ParallelBackendBase
 
 from xpulab._sklearn import folds_of_search, is_search, keep_candidates
 from xpulab.advice import to_repeat, to_resume
@@ -21,7 +21,7 @@ from xpulab.deploy.side_by_side.searches import fits_in_turn, running_search
 from xpulab.exceptions import CallInterrupted
 from xpulab.report.rendering import counted
 
-__all__ = ["InterruptedSearch", "end_known", "interrupted", "search_interrupted"]
+__all__ = ["InterruptedSearch", "Keeper", "end_known", "interrupted", "search_interrupted"]
 
 _LOG = logging.getLogger("xpulab")
 
@@ -147,10 +147,6 @@ class InTurn(ParallelBackendBase):  # type: ignore[misc]
                 raise CallInterrupted(interrupted(self._cluster, title, names, self._jobs, 1)) from None
         return out.value
 
-    def get_nested_backend(self) -> tuple[Any, None]:
-        """Return the backend for what fits do by joblib: one thing after the other."""
-        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
-
 
 def search_interrupted(cluster: Keeper) -> str:
     """Keep what has ended of the search that calls, and fits one after the other; return the sentence about it.
@@ -219,14 +215,13 @@ def _candidates(names: Mapping[str, Any], jobs: Sequence[Job]) -> tuple[list[Any
         if len(parts) == folds and all(job.outcome and not job.outcome.error for job in parts.values())
     }
     found = [(part[0].calls[0][2]["parameters"], [job.value[0] for job in part]) for part in ended.values()]
-    noted = next((frame["more_results"] for frame in _frames() if "more_results" in frame), None) or {}
+    noted = _noted_beside()
     return found, {name: [values[place] for place in ended] for name, values in noted.items()}, total
 
 
-def _frames() -> Iterator[Mapping[str, Any]]:
-    """Yield the variables of the functions in which this thread is."""
+def _noted_beside() -> Mapping[str, Any]:
+    """Return what the search that calls notes of each candidate beside its results, as a halving search does."""
     frame = sys._getframe().f_back
-    while frame is not None:
-        if frame.f_code.co_name == "evaluate_candidates":
-            yield frame.f_locals
+    while frame is not None and frame.f_code.co_name != "evaluate_candidates":
         frame = frame.f_back
+    return (frame.f_locals["more_results"] if frame is not None else None) or {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from xpulab.deploy.plan.probe import core_ranges
 from xpulab.deploy.side_by_side.job import Job
 from xpulab.deploy.side_by_side.searches import running_search, score_in
 from xpulab.report.progress import TaskReport
@@ -41,9 +41,12 @@ class Progress:
         groups = f" in {n_groups} groups" if n_groups < size else ""
         self.report = TaskReport(f"{self.title}, {counted(n, what)} on {counted(size, 'engine')}{groups}", n)
         self._told: set[int] = set()
+        self._began: float | None = None  # seconds after which the first job ran
 
     def tell(self, running: set[int]) -> None:
         """Bring the report up to date. `running` has the places of the jobs that run."""
+        if running and self._began is None:
+            self._began = self.report.elapsed
         for place, job in self._jobs.items():
             if place not in self._told and job.outcome is not None:
                 self._told.add(place)
@@ -51,8 +54,7 @@ class Progress:
         self.report.done = len(self._told)
         if self._search is not None:
             self._search.reach(self.report.done, len(self._jobs))
-        parts = [", ".join(filter(None, (_part(self._jobs[place]) for place in sorted(running))))]
-        parts += [self._best, self._remaining]
+        parts = [_parts([self._jobs[place] for place in running]), self._best, self._remaining]
         if not running and not self._told:
             parts.insert(0, "the engines import what the jobs need")
         self.report.message = "; ".join(filter(None, parts))
@@ -76,13 +78,16 @@ class Progress:
     @property
     def _remaining(self) -> str:
         ended, left = len(self._told), len(self._jobs) - len(self._told)
-        if ended < 2 or not left:
+        if ended < 2 or not left or self._began is None:
             return ""
-        return f"about {format_seconds(math.ceil(self.report.elapsed / ended * left))} left"
+        return f"about {format_seconds(math.ceil((self.report.elapsed - self._began) / ended * left))} left"
 
 
-def _part(job: Job) -> str:
-    """Return which candidate and fold a job is; empty if it is none."""
-    named: Mapping[str, Any] = job.calls[0][2] if job.calls else {}
-    parts = {"candidate": named.get("candidate_progress"), "fold": named.get("split_progress")}
-    return " ".join(f"{what} {at[0] + 1:,} of {at[1]:,}" for what, at in parts.items() if at)
+def _parts(jobs: Sequence[Job]) -> str:
+    """Return which candidates, or which folds, these jobs are; empty if they are none."""
+    for what, name in (("candidate", "candidate_progress"), ("fold", "split_progress")):
+        places = [place for job in jobs if (place := job.calls[0][2].get(name))]
+        if places:
+            numbers = sorted({place[0] + 1 for place in places})
+            return f"{what if len(numbers) == 1 else f'{what}s'} {core_ranges(numbers)} of {places[0][1]:,}"
+    return ""

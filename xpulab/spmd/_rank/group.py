@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from xpulab.data import Outgoing
 from xpulab.deploy.current import in_place_of_cluster
+from xpulab.engine.users_mpi.interruptible import Intracomm
 from xpulab.sharing.answers import Reply
 from xpulab.sharing.memory import SharedBlock
-from xpulab.sharing.sources import Target
-from xpulab.spmd._rank.ranks import ALONE, ProgramRanks
+from xpulab.spmd._rank.ranks import ALONE, ProgramRanks, RanksOfOne, ranks
 
-__all__ = ["RankGroup", "groups_of"]
+__all__ = ["RankGroup", "group_of", "groups_of"]
 
 T = TypeVar("T")
 
@@ -31,25 +29,28 @@ def groups_of(size: int, n: int) -> list[range]:
     return [range(first, last) for first, last in itertools.pairwise(bounds)]
 
 
-class RankGroup(ProgramRanks):
+@functools.cache
+def group_of(members: range) -> RankGroup:
+    """Return the group of these ranks, always the same: the number of a task that failed must not come again."""
+    return RankGroup(ranks(), members)
+
+
+class RankGroup(RanksOfOne):
     """Ranks of which the first runs code, in `leading`, while the others are in `serve`.
 
     Parameters
     ----------
     ranks : ProgramRanks
-    members : sequence of int
+    members : range
     """
 
-    rank = 0
-
-    def __init__(self, ranks: ProgramRanks, members: Sequence[int]) -> None:
+    def __init__(self, ranks: ProgramRanks, members: range) -> None:
         self.engine, self._blocks, self._members = ranks.engine, ranks._blocks, members
         self.facts = [ranks.facts[member] for member in members]
         self.busy, self.last_report, self.interrupted = False, None, None
         self.alone = ranks.alone
-        self._comm = self.engine.communicators.of(members)
         self._number = ALONE + _NUMBERS + (members[0] << 40)
-        self._gone: list[str] = []  # handles that the code has deleted, and the others still have
+        self._gone: list[str] = []  # handles that the code has deleted, and the ranks still have
 
     @property
     def size(self) -> int:
@@ -67,18 +68,33 @@ class RankGroup(ProgramRanks):
 
     def serve(self) -> None:
         """Take part in the tasks of the first rank, until its context `leading` ends."""
-        with self.engine.among(self._members):
-            while (sent := self._comm.bcast(None)) is not None:
-                name, number, payload, gone = sent
+        with self._among() as comm:
+            while True:
+                name, number, payload, gone = comm.bcast(None)
                 self._forget(gone)
-                self._comm.gather(self.engine.run(name, number, payload))
+                if not name:
+                    return
+                self._run(name, number, payload)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
         """Open a context for calls of `together`, while the other ranks are in `serve`."""
-        with self.engine.among(self._members):
+        with self._among():
             yield
-            self._comm.bcast(None)
+            self._send("", {})
+
+    @contextlib.contextmanager
+    def _among(self) -> Iterator[Intracomm]:
+        """Open a context in which tasks are those of the group. All of its ranks call this together."""
+        self._comm = self.engine.communicators.of(self._members)
+        with self.engine.among(self._members):
+            yield self._comm
+
+    def _send(self, name: str, payload: dict[str, object]) -> None:
+        """Tell the other ranks of a task, or with an empty name of the end, and of the handles that are gone."""
+        gone, self._gone = self._gone, []
+        self._forget(gone)
+        self._comm.bcast((name, self._number, payload, gone))
 
     def _forget(self, handles: Sequence[str]) -> None:
         for handle in handles:
@@ -86,30 +102,19 @@ class RankGroup(ProgramRanks):
 
     def _replies(self, name: str, payload: dict[str, object]) -> Sequence[Reply]:
         """Run a task on all ranks of the group, and return their replies."""
-        gone, self._gone = self._gone, []
-        self._forget(gone)
-        self._comm.bcast((name, self._number, payload, gone))
-        found: list[Reply] = self._comm.gather(self.engine.run(name, self._number, payload)) or []
-        return found
+        self._send(name, payload)
+        return self._run(name, self._number, payload)
+
+    def _run(self, name: str, number: int, payload: dict[str, object]) -> list[Reply]:
+        """Run a task on all ranks of the group, which call this together, and return their replies."""
+        replies: list[Reply] = self._comm.allgather(self.engine.run(name, number, payload))
+        if self.engine.board.failed(number):  # some ranks may have left a collective that others never entered
+            self.engine.renew_communicators()
+        return replies
 
     def outgoing(self) -> Outgoing:
         """Return a context in which arrays are sent to the ranks of the group."""
         return Outgoing(self._blocks)
-
-    def receive(
-        self,
-        outgoing: Outgoing,
-        bounds: list[int] | None,
-        shape: tuple[int, ...],
-        dtype: DTypeLike,
-        on_disk: bool = False,
-    ) -> tuple[Target, np.ndarray[Any, Any]]:
-        """Allocate memory for a whole result: of a handle, or of rows of the code."""
-        return outgoing.receive(shape, dtype, on_disk)
-
-    def entries(self, X: Any) -> range:
-        """Return the indices of all rows."""
-        return range(X.shape[0])
 
     def release_with(self, owner: object, handle: str, blocks: Sequence[SharedBlock] = ()) -> Any:
         """Free the rows of `handle` at the task after the code has deleted `owner`."""

@@ -1,7 +1,8 @@
-"""Jobs of joblib on the ranks: each rank takes the next one, and the estimators in it compute on this rank alone."""
+"""Jobs of joblib on the ranks: each group takes the next one, and the estimators in it compute on the group alone."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import traceback
@@ -12,7 +13,7 @@ from typing import Any
 
 from xpulab.deploy.side_by_side.outcomes import ENDED, Outcome, Warned, claim, keep
 from xpulab.sharing.sources import SharedArray
-from xpulab.spmd._rank.group import RankGroup, groups_of
+from xpulab.spmd._rank.group import group_of, groups_of
 from xpulab.spmd._rank.ranks import RankAlone, ranks
 
 __all__ = ["work"]
@@ -36,22 +37,15 @@ def work(calls: bytes, arrays: Sequence[SharedArray], numbers: Sequence[int], fo
     """
     here, place = ranks(), Path(folder)
     members = next(group for group in groups_of(here.size, n_groups) if here.rank in group)
-    jobs: list[tuple[Callable[[Any], object], Any]] = []
-
-    def lead(group: RankAlone | RankGroup) -> None:
-        jobs[:] = pickle.loads(calls, buffers=[array.open() for array in arrays])
-        for number in _taken(place, numbers, here.rank):
-            keep(place, number, group.together("a job", functools.partial(_outcome, *jobs[number])))
-
-    if len(members) == 1:
-        lead(here.alone)
-        return
-    group = RankGroup(here, members)
     if here.rank != members[0]:
-        group.serve()
+        group_of(members).serve()
         return
-    with group.leading():
-        lead(group)
+    jobs: list[Any] = pickle.loads(calls, buffers=[array.open() for array in arrays])
+    group = here.alone if len(members) == 1 else group_of(members)
+    with contextlib.nullcontext() if isinstance(group, RankAlone) else group.leading():
+        for number in _taken(place, numbers, here.rank):
+            job, jobs[number] = jobs[number], None  # it has what it fits, which may be large
+            keep(place, number, group.together("a job", functools.partial(_outcome, *job)))
 
 
 def _taken(folder: Path, numbers: Sequence[int], rank: int) -> Iterator[int]:

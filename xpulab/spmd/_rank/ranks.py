@@ -44,7 +44,7 @@ from xpulab.sharing.descriptions import EngineDescription
 from xpulab.sharing.memory import BlockPool, SharedBlock
 from xpulab.sharing.sources import Target
 
-__all__ = ["ALONE", "ProgramRanks", "ranks", "require_same"]
+__all__ = ["ALONE", "ProgramRanks", "RanksOfOne", "ranks", "require_same"]
 
 T = TypeVar("T")
 
@@ -226,9 +226,13 @@ class ProgramRanks:
 
     def _replies(self, name: str, payload: dict[str, object]) -> Sequence[Reply]:
         """Run a task on all ranks, and return their replies."""
-        with self._cancelling():
-            reply = self.engine.run(name, self._number, payload)
-        return [message["thing"] for message in self._exchange_messages("reply", reply)]
+        number = self._number
+        try:
+            with self._cancelling():
+                reply = self.engine.run(name, number, payload)
+            return [message["thing"] for message in self._exchange_messages("reply", reply)]
+        finally:
+            self.engine.board.forget(number)  # all ranks have left the task
 
     @contextlib.contextmanager
     def _cancelling(self) -> Iterator[None]:
@@ -323,7 +327,28 @@ def require_same(what: str, every: Sequence[str]) -> None:
         )
 
 
-class RankAlone(ProgramRanks):
+class RanksOfOne(ProgramRanks):
+    """Ranks for the code of one process, which passes whole arrays, and gets whole results."""
+
+    rank = 0
+
+    def receive(
+        self,
+        outgoing: Outgoing,
+        bounds: list[int] | None,
+        shape: tuple[int, ...],
+        dtype: DTypeLike,
+        on_disk: bool = False,
+    ) -> tuple[Target, np.ndarray[Any, Any]]:
+        """Allocate memory for a whole result: of a handle, or of rows of this process."""
+        return outgoing.receive(shape, dtype, on_disk)
+
+    def entries(self, X: Any) -> range:
+        """Return the indices of all rows."""
+        return range(X.shape[0])
+
+
+class RankAlone(RanksOfOne):
     """This rank in place of all ranks, for a call that concerns its own rows only: the others need not make it.
 
     Parameters
@@ -331,7 +356,7 @@ class RankAlone(ProgramRanks):
     ranks : ProgramRanks
     """
 
-    size, rank = 1, 0
+    size = 1
 
     def __init__(self, ranks: ProgramRanks) -> None:
         self.engine, self._blocks = ranks.engine, ranks._blocks
@@ -349,24 +374,9 @@ class RankAlone(ProgramRanks):
         finally:
             self.busy = False
 
-    def receive(
-        self,
-        outgoing: Outgoing,
-        bounds: list[int] | None,
-        shape: tuple[int, ...],
-        dtype: DTypeLike,
-        on_disk: bool = False,
-    ) -> tuple[Target, np.ndarray[Any, Any]]:
-        """Allocate memory for a whole result: of a handle, or of rows of this process."""
-        return outgoing.receive(shape, dtype, on_disk)
-
     def outgoing(self) -> Outgoing:
         """Return a context in which arrays are sent to the engine of this rank, which is in this process."""
         return Outgoing(self._blocks, readable=lambda: True)
-
-    def entries(self, X: Any) -> range:
-        """Return the indices of all rows."""
-        return range(X.shape[0])
 
     def _exchange_messages(self, status: str, thing: object, error: Exception | None = None) -> list[_Message]:
         self.engine.renew_communicators()  # none are replaced, and the next task of all ranks replaces none

@@ -39,6 +39,7 @@ class Part:
     weights: _Array | None
     raw: _Array
     n_samples: int  # of all ranks
+    some: npt.NDArray[np.intp] | None = None  # places of the rows that a scorer scores; None for all
 
 
 def parts_of(
@@ -73,6 +74,8 @@ def parts_of(
 
     counts = task.comm.allreduce(np.array([len(y) if trains is None else len(trains), len(y)], np.int64))
     train = part(trains, int(counts[0]))
+    if (chosen := _own(sent["scored"], first, last)) is not None:
+        train.some = np.flatnonzero(chosen if trains is None else chosen[trains])
     validation = None
     if held_out is not None:
         validation = part(np.flatnonzero(held_out), int(counts[1] - counts[0]))

@@ -13,6 +13,7 @@ import numpy as np
 from xpulab.engine.algorithms.boosting.binning import parts_of
 from xpulab.engine.algorithms.boosting.categories import in_order
 from xpulab.engine.algorithms.boosting.fitting import Fit, should_stop
+from xpulab.engine.algorithms.boosting.scoring import Scoring
 from xpulab.engine.comm import Interrupted
 from xpulab.engine.dataset import data_of, on_host, write_block
 from xpulab.engine.engine import Task
@@ -41,6 +42,7 @@ def _fit(
     max_iter: int,
     max_bins: int,
     stopping: tuple[int, float] | None,
+    scoring: bytes | None,
     start: Boosted,
     checkpoint: str,
     resume: Boosted | None = None,
@@ -54,7 +56,8 @@ def _fit(
         The rows; they have no weights.
     sent : dict of str to SharedArray or None
         Of all rows: targets ``y`` or numbers of classes, ``weights``, ``held_out`` (1 for validation), and how many
-        ``times`` each row counts for the thresholds. Rows for validation ``X_val``, with ``y_val`` and ``weights_val``.
+        ``times`` each row counts for the thresholds. Rows for validation ``X_val``, with ``y_val`` and ``weights_val``;
+        rows for training that a scorer scores, ``scored`` (1), None for all.
     columns : CategoricalColumns or None
     loss : str
         A name of `LOSSES`.
@@ -63,6 +66,8 @@ def _fit(
     growth : Growth
     stopping : tuple of int and float, or None
         scikit-learn's ``n_iter_no_change`` and ``tol``, with early stopping.
+    scoring : bytes or None
+        The function of `Scoring`; None to look at the loss.
     start : dict
         ``trees`` of an earlier fit, its ``train_score`` and ``validation_score``, and the state ``rng``.
     resume : dict, optional
@@ -70,7 +75,8 @@ def _fit(
     """
     binned, train, validation = parts_of(task, source, sent, columns, max_bins, baseline)
     threads, rank = len(os.sched_getaffinity(0)), task.comm.rank
-    run = _Run(task, resume or start, resume)
+    scorer = None if scoring is None else Scoring(task, scoring, train, train.some, validation)
+    run = _Run(task, resume or start, resume, scorer)
     with (
         ThreadPoolExecutor(threads) as pool,
         task.checkpoint(checkpoint) if rank == 0 else contextlib.nullcontext() as kept,
@@ -101,10 +107,12 @@ class _Run:
         The trees from which the fit goes on; see `_fit`.
     reached : dict or None
         The state to which Stop goes back before an iteration has ended.
+    scorer : Scoring or None
+        What early stopping looks at; None for the loss.
     """
 
-    def __init__(self, task: Task, state: Boosted, reached: Boosted | None) -> None:
-        self.task, self.reached = task, reached
+    def __init__(self, task: Task, state: Boosted, reached: Boosted | None, scorer: Scoring | None) -> None:
+        self.task, self.reached, self.scorer = task, reached, scorer
         self.trees, self.rng = list(state["trees"]), np.random.default_rng()
         self.rng.bit_generator.state = state["rng"]
         self.train_score, self.validation_score = list(state["train_score"]), list(state["validation_score"])
@@ -124,10 +132,11 @@ class _Run:
             self.append(fit, fit.scores())
 
     def append(self, fit: Fit, losses: tuple[float, float]) -> None:
-        """Append the scores of an iteration, which are losses with the other sign."""
-        self.train_score.append(-losses[0])
+        """Append the scores of an iteration: those of the scorer, or losses with the other sign."""
+        scores = (-losses[0], -losses[1]) if self.scorer is None else self.scorer.scores()
+        self.train_score.append(scores[0])
         if fit.validation is not None:
-            self.validation_score.append(-losses[1])
+            self.validation_score.append(scores[1])
 
     def iterate(self, fit: Fit, stopping: tuple[int, float] | None) -> Boosted:
         """Grow the trees of an iteration, and return the state after it."""
