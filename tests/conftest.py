@@ -32,6 +32,7 @@ import xpulab
 from tests.scheduling import FoldersStayTogether
 from xpulab.data import Outgoing
 from xpulab.deploy.registry import Registry
+from xpulab.sharing.board import Board
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import ProcessRows, Source
 
@@ -273,6 +274,21 @@ def ctrl_c_is_left_as_it_was() -> Iterator[None]:
     if (handler := signal.getsignal(signal.SIGINT)) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         pytest.fail(f"SIGINT has another handler after the test: {handler}")
+
+
+@pytest.fixture(autouse=True)
+def no_request_to_stop_is_left() -> Iterator[None]:
+    """Check that no test leaves a request to stop a task on the board of a cluster that other tests share."""
+    yield
+    for cluster in [each for each in _shared if each.running]:
+        if (board := cluster.engines.board) is not None and (left := _left_behind(functools.partial(_requests, board))):
+            for number in board.requests:
+                board.forget(number)
+            pytest.fail(left)
+
+
+def _requests(board: Board) -> list[str]:
+    return [f"a request to stop task {number}" for number in board.requests]
 
 
 #: Whether each test that fails is run once more, which .ci/run asks for.

@@ -21,7 +21,7 @@ from xpulab import missing
         ("import xpulab.isotonic.anything", "scikit-learn's works on arrays: import sklearn.isotonic"),
         ("from xpulab import isotonic", "scikit-learn's works on arrays: import sklearn.isotonic"),
         ("from xpulab.metrics import hinge_loss", "works on arrays: from sklearn.metrics import hinge_loss"),
-        ("from xpulab.linear_model import SGDRegressor", "from sklearn.linear_model import SGDRegressor"),
+        ("from xpulab.linear_model import ARDRegression", "from sklearn.linear_model import ARDRegression"),
         ("from xpulab.metrics import hinge_los", "from sklearn.metrics import hinge_loss, which works on arrays"),
         ("from xpulab.cluster import Kmeans", "did you mean: from xpulab.cluster import KMeans"),
         ("import xpulab.cluster.Kmeans", "did you mean: from xpulab.cluster import KMeans"),

@@ -63,6 +63,8 @@ TAKE_SPARSE = (
     "QuantileRegressor",
     "Ridge",
     "RidgeClassifier",
+    "SGDClassifier",
+    "SGDRegressor",
     "StandardScaler(with_mean=False)",
     "TfidfTransformer",
     "TruncatedSVD",

@@ -48,6 +48,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "OneHotEncoder": {"handle_unknown": "ignore"},
     "PCA": {"n_components": 50},
     "QuantileTransformer": {"n_quantiles": 10},
+    "SGDClassifier": {"max_iter": 2},
+    "SGDRegressor": {"max_iter": 2},
     "Lars": {"n_nonzero_coefs": 5},
     "LassoLars": {"max_iter": 5},
     **{f"{forest}Classifier": {"n_estimators": 2, "max_depth": 5} for forest in FORESTS},

@@ -34,6 +34,8 @@ from xpulab.linear_model import (
     QuantileRegressor,
     Ridge,
     RidgeClassifier,
+    SGDClassifier,
+    SGDRegressor,
     TweedieRegressor,
 )
 from xpulab.model_selection import train_test_split
@@ -185,6 +187,8 @@ TAKING: dict[str, Callable[[], Any]] = {
     "TweedieRegressor": lambda: TweedieRegressor(power=1.5),
     "Ridge": Ridge,
     "RidgeClassifier": RidgeClassifier,
+    "SGDClassifier": lambda: SGDClassifier(random_state=0),
+    "SGDRegressor": lambda: SGDRegressor(random_state=0),
     "MaxAbsScaler": MaxAbsScaler,
     "KNeighborsClassifier": KNeighborsClassifier,
     "KNeighborsRegressor": KNeighborsRegressor,

@@ -287,6 +287,23 @@ def robust_regression() -> None:
 
 
 @check_on_several
+def descents() -> None:
+    order = np.argsort(LABELS, kind="stable")
+    rows, labels = X[order], np.array(["a", "b", "c", "d"])[LABELS[order]]
+    for how in ({}, {"early_stopping": True}):
+        ours = linear_model.SGDClassifier(random_state=0, **how).fit(
+            rows[MINE], labels[MINE], sample_weight=WEIGHTS[MINE]
+        )
+        theirs = sklearn.linear_model.SGDClassifier(random_state=0, **how).fit(rows, labels, sample_weight=WEIGHTS)
+        assert ours.score(rows[MINE], labels[MINE]) > theirs.score(rows, labels) - 0.05
+    for _ in range(3):
+        ours.partial_fit(rows[MINE], labels[MINE])
+    line = linear_model.SGDRegressor(tol=1e-6).fit(X[MINE], Y[MINE])  # each rank draws another seed
+    plain = sklearn.linear_model.SGDRegressor(tol=1e-6, random_state=0).fit(X, Y)
+    alike(line.score(X[MINE], Y[MINE]), plain.score(X, Y), 1e-2)
+
+
+@check_on_several
 def mixtures() -> None:
     for covariance_type in ("full", "spherical"):
         ours = mixture.GaussianMixture(4, covariance_type=covariance_type, random_state=0).fit(X[MINE])

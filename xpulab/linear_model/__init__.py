@@ -15,6 +15,8 @@ from xpulab.linear_model._ridge import Ridge
 from xpulab.linear_model._ridge_cv import RidgeCV
 from xpulab.linear_model._robust.huber import HuberRegressor
 from xpulab.linear_model._robust.quantile import QuantileRegressor
+from xpulab.linear_model._stochastic.classifier import SGDClassifier
+from xpulab.linear_model._stochastic.regressor import SGDRegressor
 
 __all__ = [
     "BayesianRidge",
@@ -37,5 +39,7 @@ __all__ = [
     "RidgeCV",
     "RidgeClassifier",
     "RidgeClassifierCV",
+    "SGDClassifier",
+    "SGDRegressor",
     "TweedieRegressor",
 ]

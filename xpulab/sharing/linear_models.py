@@ -13,6 +13,9 @@ from xpulab.sharing.answers import OwnRows
 
 __all__ = [
     "Coding",
+    "Descended",
+    "Descent",
+    "DescentState",
     "Deviances",
     "DistanceLoss",
     "Distribution",
@@ -162,6 +165,94 @@ class Minimisation:
     max_iter: int
     verbose: int
     l1: float = 0.0
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a loss is minimised by steps for batches of rows, for one column of coefficients after the other.
+
+    Names and meanings are those of the parameters of scikit-learn's `SGDClassifier`, where nothing else is said.
+
+    Attributes
+    ----------
+    loss, learning_rate : str
+    epsilon, alpha, eta0, power_t : float
+    l1_ratio : float
+        The share of the l1 norm in the penalty: 0 with "l2", 1 with "l1".
+    penalty : bool
+        Whether there is a penalty.
+    fit_intercept, shuffle, early_stopping : bool
+    max_iter, n_iter_no_change, verbose : int
+    tol : float
+        Minus infinity for None.
+    average : int
+        Number of rows after which coefficients are averaged; 0 for no average.
+    seed : int
+        Of the generator that deals the rows to batches.
+    seeds : tuple of int
+        Of the generator of the order of the batches, for each column.
+    t : float
+        Number of rows seen so far, plus 1.
+    known : numpy.ndarray of shape (n_classes,) or None
+        Labels of classes in ascending order; None if the targets are numbers of classes, or those of a regression.
+    columns : tuple of (int, float, float)
+        For each column, the number of its class, by what the weights of rows of this class are multiplied, and by what
+        those of others; empty for a regression.
+    held_out : numpy.ndarray of uint8 or None
+        Packed bits of all rows: 1 for those for validation.
+    """
+
+    loss: str
+    learning_rate: str
+    epsilon: float
+    alpha: float
+    eta0: float
+    power_t: float
+    l1_ratio: float
+    penalty: bool
+    fit_intercept: bool
+    shuffle: bool
+    early_stopping: bool
+    max_iter: int
+    n_iter_no_change: int
+    verbose: int
+    tol: float
+    average: int
+    seed: int
+    seeds: tuple[int, ...]
+    t: float
+    known: npt.NDArray[Any] | None = None
+    columns: tuple[tuple[int, float, float], ...] = ()
+    held_out: npt.NDArray[np.uint8] | None = None
+
+
+class DescentState(TypedDict):
+    """A descent after an iteration: one pass over the batches.
+
+    `points` has coefficients and intercepts (n_columns, n_features + 1), and `averages` their averages since an earlier
+    row or, without such averages, those of the last steps; `n_iter` the iterations of each column, `run` the number of
+    the present one, and `random` the generator of its order. `eta` is the learning rate of "adaptive"; `best` the
+    lowest objective, or the best score with another sign, and `stale` the iterations since.
+    """
+
+    run: int
+    iteration: int
+    points: _Floats
+    averages: _Floats
+    n_iter: list[int]
+    random: Any
+    eta: float
+    best: float
+    stale: int
+
+
+class Descended(OwnRows, total=False):
+    """Of a descent; other ranks than rank 0 have only their number of rows."""
+
+    state: DescentState
+    converged: bool
+    said: str
+    history: list[tuple[int, int, float, float, float]]
 
 
 @dataclass(frozen=True)

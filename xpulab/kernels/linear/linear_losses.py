@@ -21,10 +21,10 @@ from xpulab.kernels.language import DeviceFunction, Kernel, PrivateArray, device
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.linear.residuals import KINDS, Kind, residual_function
 from xpulab.kernels.rows import Rows
-from xpulab.kernels.runtime.device import lanes_of
-from xpulab.kernels.runtime.launch import launch
+from xpulab.kernels.runtime.device import Array, lanes_of
+from xpulab.kernels.runtime.launch import Prepared, prepare
 
-__all__ = ["Loss", "LossSums", "every_kernel", "loss_gradient", "second_products"]
+__all__ = ["Loss", "LossSums", "Repeated", "every_kernel", "loss_gradient", "second_products"]
 
 _CHUNK_BYTES = 32 << 10  # of rows, which are then still in a core's cache when they are read again
 _MOST_ADDED = 128  # numbers that a work-item adds up before it adds the sum to those of other chunks
@@ -288,27 +288,93 @@ def _pass(rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], interce
     by_tile = np.ascontiguousarray(matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2))
     point = device.scratch("coefficients of losses", by_tile.size, dtype)
     device.store(by_tile, point)
-    chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_ADDED * form.lanes // BLOCK)
-    all_chunks = -(-rows.n_blocks // chunk)
-    padded = -(-d // form.features) * form.features
-    size = (tiles * form.columns * (padded + 1) + 1) * form.lanes
-    most = max(1, _PARTIAL_BYTES // (size * dtype.itemsize))
-    groups = min(all_chunks, most, max(2 * device.compute_units, -(-all_chunks // _MOST_CHUNKS)))
-    n_chunks = -(-all_chunks // groups)
-    groups = -(-all_chunks // n_chunks)
-    stage = device.scratch("stage of losses", groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
-    partial = device.scratch("sums of losses", groups * size, dtype)
-    weights, weighted = rows.weights_or(stage)
-    settings = device.array(np.array(loss.settings, dtype))
-    launch(
-        device, _pass_kernel(dtype, second, form), groups, form.lanes,
-        rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
-        point, device.array(offset), np.int64(k), settings, targets.data, weights, weighted,
-        stage, np.int64(tiles), partial,
-    )  # fmt: skip
-    found = device.fetch(partial, copied=False).reshape(groups, -1, form.lanes).sum(axis=(0, 2), dtype=np.float64)
-    gradient = found[:-1].reshape(tiles * form.columns, padded + 1)[:k]
-    return LossSums(float(found[-1]), np.hstack([gradient[:, :d], gradient[:, padded:]]))
+    plan = _Plan.of(rows, targets, loss, second, point, device.array(offset))
+    plan.start()
+    return plan.sums(device.fetch(plan.partial, copied=False))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A pass over rows, whose coefficients are on the device, and where its sums will be.
+
+    Attributes
+    ----------
+    start : Prepared
+        Starts the kernel.
+    partial : Array
+        What it computes.
+    groups, lanes, columns, padded : int
+        The shape of `partial` (groups, columns * (padded + 1) + 1, lanes).
+    shape : tuple of int
+        Numbers of columns of coefficients, and of features.
+    """
+
+    start: Prepared
+    partial: Array
+    groups: int
+    lanes: int
+    columns: int
+    padded: int
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, rows: Rows, targets: Rows, loss: Loss, second: bool, point: Array, offset: Array) -> _Plan:
+        """Cut the rows into chunks for the work-groups."""
+        device, dtype, d, k = rows.device, rows.dtype, rows.n_features, loss.n_columns
+        form = _form(dtype, loss.kind, device.wide)
+        tiles = -(-k // form.columns)
+        chunk = min(max(1, _CHUNK_BYTES // (BLOCK * d * dtype.itemsize)), _MOST_ADDED * form.lanes // BLOCK)
+        all_chunks = -(-rows.n_blocks // chunk)
+        padded = -(-d // form.features) * form.features
+        size = (tiles * form.columns * (padded + 1) + 1) * form.lanes
+        most = max(1, _PARTIAL_BYTES // (size * dtype.itemsize))
+        groups = min(all_chunks, most, max(2 * device.compute_units, -(-all_chunks // _MOST_CHUNKS)))
+        n_chunks = -(-all_chunks // groups)
+        groups = -(-all_chunks // n_chunks)
+        stage = device.scratch("stage of losses", groups * offset.size * (chunk * BLOCK + form.lanes), dtype)
+        partial = device.scratch("sums of losses", groups * size, dtype)
+        weights, weighted = rows.weights_or(stage)
+        settings = device.array(np.array(loss.settings, dtype))
+        start = prepare(
+            device, _pass_kernel(dtype, second, form), groups, form.lanes,
+            rows.data, np.int64(d), np.int64(rows.n_samples), np.int64(chunk), np.int64(n_chunks),
+            point, offset, np.int64(k), settings, targets.data, weights, weighted,
+            stage, np.int64(tiles), partial,
+        )  # fmt: skip
+        return cls(start, partial, groups, form.lanes, tiles * form.columns, padded, (k, d))
+
+    def sums(self, partial: npt.NDArray[Any]) -> LossSums:
+        """Add up what the kernel has computed."""
+        k, d = self.shape
+        found = partial.reshape(self.groups, -1, self.lanes).sum(axis=(0, 2), dtype=np.float64)
+        gradient = found[:-1].reshape(self.columns, self.padded + 1)[:k]
+        return LossSums(float(found[-1]), np.hstack([gradient[:, :d], gradient[:, self.padded :]]))
+
+
+class Repeated:
+    """Computes `loss_gradient` of the same rows for other coefficients each time; only the first time prepares it.
+
+    Parameters
+    ----------
+    rows, targets : Rows
+        At least one row.
+    loss : Loss
+        Of one column of coefficients.
+    """
+
+    def __init__(self, rows: Rows, targets: Rows, loss: Loss) -> None:
+        self._rows, device = rows, rows.device
+        self._point = device.scratch("coefficients of losses", rows.n_features, rows.dtype)
+        self._offset = device.scratch("offsets of losses", 1, rows.dtype)
+        self._plan = _Plan.of(rows, targets, loss, False, self._point, self._offset)
+
+    def __call__(self, coef: npt.NDArray[Any], intercept: float) -> LossSums:
+        """Return the sums for coefficients (n_features,), which are rounded to the dtype of the rows."""
+        device, dtype = self._rows.device, self._rows.dtype
+        device.store(coef.astype(dtype), self._point)
+        device.store(np.array([intercept], dtype), self._offset)
+        self._plan.start()
+        return self._plan.sums(device.fetch(self._plan.partial, copied=False))
 
 
 def every_kernel() -> Iterator[Kernel]:

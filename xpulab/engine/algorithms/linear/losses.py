@@ -15,14 +15,26 @@ import numpy.typing as npt
 from xpulab.kernels.linear.linear_losses import Loss
 from xpulab.sharing.linear_models import Distribution
 
-__all__ = ["KINKED", "Classes", "Deviance", "Distances", "Margins", "Missed", "Robust", "RowLoss", "probabilities"]
+__all__ = [
+    "KINKED",
+    "UNLIMITED",
+    "Classes",
+    "Deviance",
+    "Distances",
+    "Margins",
+    "Missed",
+    "Robust",
+    "RowLoss",
+    "probabilities",
+]
 
 _Floats = npt.NDArray[np.float64]
 
 #: A limit so small that the loss is what is missed.
 KINKED = 1e-18
 
-_NO_LIMIT = float(np.finfo(np.float32).max)  # also of rows of float64
+#: A limit that nothing misses, also of rows of float64.
+UNLIMITED = float(np.finfo(np.float32).max)
 
 
 class RowLoss(ABC):
@@ -237,7 +249,7 @@ class Missed(RowLoss):
     """
 
     def __init__(self, limit: float | None, bend: float | None = None) -> None:
-        self.limit, self.bend = (_NO_LIMIT, 2.0) if limit is None else (limit, bend or 1 / limit)
+        self.limit, self.bend = (UNLIMITED, 2.0) if limit is None else (limit, bend or 1 / limit)
         self.limited = limit is not None
 
     @abstractmethod
@@ -291,10 +303,13 @@ class Margins(Missed):
     limit : float or None
     weights : numpy.ndarray of shape (n_classes,), optional
         By what the losses of a class's rows are multiplied in its own column, for more than two classes.
+    bend : float, optional
     """
 
-    def __init__(self, n_classes: int, limit: float | None, weights: _Floats | None = None) -> None:
-        super().__init__(limit)
+    def __init__(
+        self, n_classes: int, limit: float | None, weights: _Floats | None = None, bend: float | None = None
+    ) -> None:
+        super().__init__(limit, bend)
         self._n_classes, self._given = n_classes, weights
         self._own: _Floats = np.ones(1 if n_classes == 2 else n_classes) if weights is None else weights
         settings = (self.limit, self.bend, *map(float, self._own))

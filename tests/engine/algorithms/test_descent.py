@@ -1,0 +1,118 @@
+"""The rows of batches, and the steps of a descent, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xpulab.engine.algorithms.descent import fitting
+from xpulab.engine.algorithms.descent.batches import DenseBatches, HostBatches, StepLoss
+from xpulab.engine.algorithms.descent.dealing import Deal
+from xpulab.engine.algorithms.descent.steps import Steps
+from xpulab.engine.engine import Engine
+from xpulab.sharing.checkpoint import Checkpoint
+from xpulab.sharing.linear_models import Descent
+
+RNG = np.random.default_rng(0)
+
+
+def how(**changes: Any) -> Descent:
+    given: dict[str, Any] = {
+        "loss": "squared_error", "learning_rate": "constant", "epsilon": 0.1, "alpha": 0.01, "eta0": 0.1,
+        "power_t": 0.5, "l1_ratio": 0.0, "penalty": True, "fit_intercept": True, "shuffle": True,
+        "early_stopping": False, "max_iter": 5, "n_iter_no_change": 5, "verbose": 0, "tol": -np.inf, "average": 0,
+        "seed": 0, "seeds": (0,), "t": 1.0,
+    }  # fmt: skip
+    return Descent(**given | changes)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 300), min_size=1, max_size=4).filter(lambda lengths: sum(lengths) > 1),
+    seed=st.one_of(st.none(), st.integers(0, 5)),
+    held=st.booleans(),
+)
+def test_each_row_is_in_one_batch_that_the_ranks_share(lengths: list[int], seed: int | None, held: bool) -> None:
+    bounds = [0, *np.cumsum(lengths).tolist()]
+    n = bounds[-1]
+    held_out = np.arange(n) % 3 == 1 if held else np.zeros(n, bool)
+    packed = np.packbits(held_out) if held else None
+    whole = Deal.of([0, n], 0, seed, packed)
+    parts = [Deal.of(bounds, rank, seed, packed) for rank in range(len(lengths))]
+    batches = [set(whole.places[first:last]) for first, last in zip(whole.bounds[:-1], whole.bounds[1:], strict=True)]
+    assert sorted(whole.places) == np.flatnonzero(~held_out).tolist()
+    assert [len(batch) for batch in batches] == whole.sizes.tolist()
+    assert whole.sizes.max() - whole.sizes.min() <= 1
+    for batch, rows in enumerate(batches):
+        of_ranks = [
+            part.places[slice(*part.bounds[batch : batch + 2])] + first
+            for part, first in zip(parts, bounds[:-1], strict=True)
+        ]
+        assert set(np.concatenate(of_ranks)) == rows
+    held_rows = [part.held_out + first for part, first in zip(parts, bounds[:-1], strict=True)]
+    np.testing.assert_array_equal(np.concatenate(held_rows), np.flatnonzero(held_out))
+
+
+@pytest.mark.parametrize("name", ["log_loss", "squared_hinge", "modified_huber", "squared_error", "huber"])
+def test_no_loss_bends_more_than_is_said(name: str) -> None:
+    loss = StepLoss(name, 0.1)
+    raw = np.linspace(-5, 5, 10_001)[:, None]
+    for target in (0.0, 1.0):
+        slopes = loss.of_rows.residuals(raw, np.full(len(raw), target))[:, 0]
+        assert np.abs(np.diff(slopes) / np.diff(raw[:, 0])).max() == pytest.approx(loss.bend, rel=0.01)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["log_loss", "hinge", "perceptron", "modified_huber", "huber", "epsilon_insensitive"])
+def test_the_host_and_the_device_have_the_same_sums(engine: Engine, name: str, weighted: bool) -> None:
+    rows, targets = RNG.normal(size=(300, 5)), RNG.integers(0, 2, 300).astype(float)
+    deal, loss, point = Deal.of([0, 300], 0, 1), StepLoss(name, 0.1), RNG.normal(size=6)
+    weights = RNG.uniform(0.1, 2, 300) if weighted else None
+    made = DenseBatches(deal, loss, engine.device, rows), HostBatches(deal, loss, rows[deal.places])
+    for batches in made:
+        batches.aim(targets[deal.places], None if weights is None else weights[deal.places])
+    for batch in range(len(deal.sizes)):
+        (loss_of_device, gradient), (loss_of_host, expected) = (each.sums(batch, point) for each in made)
+        assert loss_of_device == pytest.approx(loss_of_host, rel=1e-9)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
+        products = made[1].products(batch, point)
+        np.testing.assert_allclose(made[0].products(batch, point), products, rtol=1e-9, atol=1e-12)
+
+
+def test_a_step_is_that_of_its_rows_or_the_longest_that_cannot_rise() -> None:
+    point, gradient = np.array([1.0, -2.0, 3.0]), np.array([10.0, 20.0, 30.0])
+    steps = Steps(how(alpha=0.0, penalty=False), 1.0, 0.01)
+    steps.take(point, gradient, 10, 1.0)
+    np.testing.assert_allclose(point, [0.9, -2.2, 2.7])
+    steps.take(point, gradient, 1000, 1.0)  # 10 times as long as 1 / curvature
+    np.testing.assert_allclose(point, [0.89, -2.22, 2.67])
+    sparse = Steps(how(alpha=1.0, l1_ratio=1.0), 1.0, 0.05)
+    small = np.array([0.3, -0.2, 1.0])
+    sparse.take(small, np.zeros(3), 5, 1.0)
+    np.testing.assert_allclose(small, [0.05, 0.0, 1.0])
+    assert sparse.penalty(small) == pytest.approx(0.05)
+
+
+def test_the_rates_are_those_of_scikit_learn() -> None:
+    assert Steps(how(learning_rate="optimal", alpha=1e-4), 1.0, 0.1).rate(1.0) == pytest.approx(10.0)
+    assert Steps(how(learning_rate="invscaling", power_t=0.5), 1.0, 0.1).rate(100.0) == pytest.approx(0.01)
+    adaptive = Steps(how(learning_rate="adaptive", n_iter_no_change=2), 1.0, 0.1)
+    assert not adaptive.has_ended(1)
+    assert (adaptive.has_ended(2), adaptive.rate(7.0)) == (False, pytest.approx(0.02))
+    assert Steps(how(n_iter_no_change=2), 1.0, 0.1).has_ended(2)
+
+
+def test_the_task_fits(ask: Callable[..., Any]) -> None:
+    assert fitting.__name__ == "xpulab.engine.algorithms.descent.fitting"
+    X = RNG.normal(size=(500, 3))
+    y = X @ [1.0, -2, 3] + 4
+    start = {"points": np.zeros((1, 4)), "averages": np.zeros((1, 4))}
+    with Checkpoint.create(1 << 20) as kept:
+        found = ask("SGD.fit", X, targets=y, descent=how(penalty=False), checkpoint=kept.path, **start)
+    np.testing.assert_allclose(found["state"]["points"], [[1, -2, 3, 4]], atol=1e-3)
+    assert (found["rows"], found["converged"], found["state"]["n_iter"]) == (500, False, [5])
+    assert len(found["history"]) == 5

@@ -1,0 +1,1 @@
+"""Linear models that are fitted by steps for batches of rows."""

@@ -1,0 +1,205 @@
+"""The sums over a batch's rows of this rank: the loss with its gradient, and products of the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.engine.algorithms.descent.dealing import Deal
+from xpulab.engine.algorithms.linear.losses import KINKED, UNLIMITED, Classes, Distances, Margins, RowLoss
+from xpulab.kernels.layout import BLOCK
+from xpulab.kernels.linear.linear_losses import Loss, Repeated, second_products
+from xpulab.kernels.rows import Rows, weighted
+from xpulab.kernels.runtime.device import Device
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+__all__ = ["Batches", "DenseBatches", "HostBatches", "StepLoss"]
+
+_Floats = npt.NDArray[np.float64]
+
+_FEW = 1 << 13  # numbers of a batch up to which the host computes its sums in less time than a kernel takes
+_SQUARES = Loss("identity")  # its second derivatives are 1
+_FAR = 2.0**40
+
+
+class StepLoss:
+    """A loss that scikit-learn's `SGDClassifier` and `SGDRegressor` name.
+
+    Parameters
+    ----------
+    name : str
+    epsilon : float
+
+    Attributes
+    ----------
+    of_rows : RowLoss
+        Its targets are 1 for rows of the class, and 0 for others, where it is one of classes.
+    of_classes : bool
+        Whether it is one of classes; others have targets of 1 and -1 in a classification.
+    bend : float
+        Upper bound of its second derivatives, or 1 where it has kinks.
+    scale : float
+        By what products are multiplied, and losses divided. The loss of a perceptron, ``max(0, -product)``, is the
+        limit of a margin that is so much nearer.
+    """
+
+    def __init__(self, name: str, epsilon: float) -> None:
+        losses: dict[str, tuple[RowLoss, float]] = {
+            "log_loss": (Classes(2), 0.25),
+            "hinge": (Margins(2, KINKED), 1.0),
+            "perceptron": (Margins(2, KINKED), 1.0),
+            "squared_hinge": (Margins(2, None), 2.0),
+            "modified_huber": (Margins(2, 2.0, bend=2.0), 2.0),
+            "squared_error": (Distances(0.0, 1.0, 1.0, UNLIMITED, 1.0), 1.0),
+            "huber": (Distances(0.0, 1.0, 1.0, max(epsilon, KINKED), 1.0), 1.0),
+            "epsilon_insensitive": (Distances(epsilon, 1.0, 1.0, KINKED), 1.0),
+            "squared_epsilon_insensitive": (Distances(epsilon, 1.0, 1.0, None), 2.0),
+        }
+        self.of_rows, self.bend = losses[name]
+        self.of_classes = not isinstance(self.of_rows, Distances)
+        self.scale = _FAR if name == "perceptron" else 1.0
+
+
+class Batches(ABC):
+    """The batches of a fit, of which this rank has its own rows.
+
+    Parameters
+    ----------
+    deal : Deal
+    loss : StepLoss
+    n_features : int
+    """
+
+    def __init__(self, deal: Deal, loss: StepLoss, n_features: int) -> None:
+        self.deal, self.loss, self.n_features = deal, loss, n_features
+
+    @abstractmethod
+    def aim(self, targets: _Floats, weights: _Floats | None) -> None:
+        """Set the targets and the weights of this rank's rows, (n_own,) in the order of the batches."""
+
+    @abstractmethod
+    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
+        """Return the sum of the losses, and the gradient by coefficients and intercept, (n_features + 1,)."""
+
+    @abstractmethod
+    def _products(self, batch: int, step: _Floats) -> _Floats:
+        """Return the products of the rows and a column of ones, times their weights, with a step (n_features + 1,)."""
+
+    def sums(self, batch: int, point: _Floats) -> tuple[float, _Floats]:
+        """Return the sum of the losses at a point (n_features + 1,), and their gradient."""
+        first, last = self.deal.bounds[batch : batch + 2]
+        if first == last:
+            return 0.0, np.zeros(len(point))
+        scale = self.loss.scale
+        loss, gradient = self._sums(batch, point[:-1] * scale, float(point[-1]) * scale)
+        return loss / scale, gradient
+
+    def products(self, batch: int, step: _Floats) -> _Floats:
+        """Return products as `_products`, zeros without rows."""
+        first, last = self.deal.bounds[batch : batch + 2]
+        return np.zeros(len(step)) if first == last else self._products(batch, step)
+
+
+class HostBatches(Batches):
+    """Batches whose sums the host computes: of sparse rows, or of few.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray or scipy.sparse.csr_matrix of shape (n_own, n_features)
+        The rows in the order of the batches.
+    """
+
+    def __init__(self, deal: Deal, loss: StepLoss, matrix: _Floats | sparse.csr_matrix) -> None:
+        super().__init__(deal, loss, matrix.shape[1])
+        self._parts = [matrix[first:last] for first, last in zip(deal.bounds[:-1], deal.bounds[1:], strict=True)]
+        self._targets: _Floats = np.empty(0)
+        self._weights: _Floats | None = None
+
+    def aim(self, targets: _Floats, weights: _Floats | None) -> None:
+        """Set the targets and the weights."""
+        self._targets, self._weights = targets, weights
+
+    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
+        rows, own = self._parts[batch], slice(*self.deal.bounds[batch : batch + 2])
+        raw, targets = (rows @ coef + intercept)[:, None], self._targets[own]
+        losses, residuals = self.loss.of_rows.losses(raw, targets), self.loss.of_rows.residuals(raw, targets)[:, 0]
+        if self._weights is not None:
+            losses, residuals = losses * self._weights[own], residuals * self._weights[own]
+        return float(losses.sum()), np.append(rows.T @ residuals, residuals.sum())
+
+    def _products(self, batch: int, step: _Floats) -> _Floats:
+        rows, own = self._parts[batch], slice(*self.deal.bounds[batch : batch + 2])
+        along = rows @ step[:-1] + step[-1]
+        if self._weights is not None:
+            along = along * self._weights[own]
+        return np.append(rows.T @ along, along.sum())
+
+
+class DenseBatches(Batches):
+    """Batches of dense rows on the device, each from the beginning of a block on.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of shape (n_own, n_features)
+        This rank's rows, not yet in the order of the batches.
+    """
+
+    def __init__(self, deal: Deal, loss: StepLoss, device: Device, rows: npt.NDArray[np.floating]) -> None:
+        super().__init__(deal, loss, rows.shape[1])
+        self._device, self._dtype = device, rows.dtype
+        counts = np.diff(deal.bounds)
+        self._starts = np.concatenate([[0], np.cumsum(-(-counts // BLOCK) * BLOCK)])
+        # Where each row is, and -1 for what fills the blocks.
+        self._at = np.full(self._starts[-1], -1)
+        self._at[np.arange(len(deal.places)) + np.repeat(self._starts[:-1] - deal.bounds[:-1], counts)] = deal.places
+
+        def fill(first: int, part: npt.NDArray[Any]) -> None:
+            chosen = self._at[first : first + len(part)]
+            np.take(rows, chosen, axis=0, out=part, mode="clip")
+            part[chosen < 0] = 0
+
+        self._rows, _ = Rows.read(device, (len(self._at), rows.shape[1]), rows.dtype, fill)
+        self._parts: dict[int, tuple[Rows, Rows]] = {}
+        self._repeated: dict[int, Repeated] = {}
+
+    @cached_property
+    def _there(self) -> npt.NDArray[np.bool_]:
+        return self._at >= 0
+
+    def aim(self, targets: _Floats, weights: _Floats | None) -> None:
+        """Set the targets and the weights."""
+        rows = self._rows if weights is None else weighted(self._rows, self._padded(weights))
+        column = Rows.upload(self._device, self._padded(targets)[:, None])
+        for batch, first in enumerate(self._starts[:-1]):
+            n = int(self.deal.bounds[batch + 1] - self.deal.bounds[batch])
+            if n:
+                self._parts[batch] = rows.part(int(first), n), column.part(int(first), n)
+        self._repeated = {}
+
+    def _padded(self, values: _Floats) -> npt.NDArray[np.floating]:
+        found = np.zeros(len(self._at), self._dtype)
+        found[self._there] = values
+        return found
+
+    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
+        repeated = self._repeated.get(batch)
+        if repeated is None:
+            repeated = self._repeated[batch] = Repeated(*self._parts[batch], self.loss.of_rows.kernel)
+        found = repeated(coef, intercept)
+        return found.loss, found.gradient[0]
+
+    def _products(self, batch: int, step: _Floats) -> _Floats:
+        zero, one = np.zeros((1, self.n_features)), np.zeros(1)
+        rows, targets = self._parts[batch]
+        return second_products(rows, targets, _SQUARES, zero, one, step[None, :-1], step[-1:])[0]
+
+
+def are_few(deal: Deal, n_features: int) -> bool:
+    """Return whether the host computes the sums of batches in less time than a kernel of the CPU takes."""
+    return int(deal.sizes.max()) * n_features <= _FEW

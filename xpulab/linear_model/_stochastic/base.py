@@ -1,0 +1,207 @@
+"""What `SGDClassifier` and `SGDRegressor` share: their parameters, the state of a fit, and their fitted attributes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from xpulab.data import ShardedArray
+from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.callbacks import Callbacks
+from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.sharing.linear_models import Descent, DescentState
+
+__all__ = ["StochasticFit", "StochasticInput"]
+
+_SEEDS = np.iinfo(np.int32).max
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StochasticInput(FitInput):
+    """A fit: how its steps are taken, and where they begin.
+
+    `points` and `averages` have coefficients and intercepts (n_columns, n_features + 1). With `partial`, the fit is one
+    call of `partial_fit`. `classes` is None for a regression.
+    """
+
+    descent: Descent
+    points: _Floats
+    averages: _Floats
+    partial: bool
+    classes: npt.NDArray[Any] | None
+
+
+class StochasticFit(ResumableFit[StochasticInput]):
+    """Base of the estimators. Among the bases, it comes first."""
+
+    #: For each row, its place in the order of the batches, its target and its weight; and a copy of the rows.
+    _work_memory: ClassVar[tuple[float, float]] = (48.0, 1.0)
+    _stored_work: ClassVar[float] = 1.0  # a copy of sparse rows in the order of the batches
+    _rules: ClassVar[Mapping[str, Any]] = {"accept_sparse": "csr"}
+    _task: ClassVar[str] = "SGD.fit"
+    _left: ClassVar[tuple[str, str]] = ("coefficients", "model.set_params(warm_start=True).fit(X, y)")
+    _fitted: ClassVar[tuple[str, ...]] = ("coef_", "intercept_", "t_", "n_iter_")
+
+    loss: str
+    penalty: str | None
+    alpha: float
+    l1_ratio: float | None
+    epsilon: float
+    learning_rate: str
+    eta0: float
+    power_t: float
+    fit_intercept: bool
+    shuffle: bool
+    early_stopping: bool
+    max_iter: int
+    n_iter_no_change: int
+    tol: float | None
+    verbose: int
+    average: Any
+    random_state: Any
+    warm_start: bool
+    coef_: Any
+    intercept_: Any
+    t_: float
+    n_iter_: int
+
+    def _require_parameters(self, partial: bool = False) -> None:
+        """Raise an error as scikit-learn for parameters that do not go together, and for those that have no steps."""
+        self._more_validate_params(for_partial_fit=partial)
+        if self.learning_rate in ("pa1", "pa2"):
+            name = type(self).__name__
+            raise ValueError(
+                f"learning_rate={self.learning_rate!r} was given; the engines take steps for batches of rows, and this "
+                "rate is one of single rows: choose 'optimal', 'constant', 'invscaling' or 'adaptive', or use "
+                f"sklearn.linear_model.{name}"
+            )
+
+    def _begin(self, n_classes: int, X: Any, coef_init: Any, intercept_init: Any) -> None:
+        """Set the attributes with which a fit begins, after scikit-learn's checks of what is given."""
+        for name in ("coef_", "intercept_"):
+            values = getattr(self, name, None)
+            before = values if self.warm_start else None
+            given = coef_init if name == "coef_" else intercept_init
+            if name == "coef_":
+                coef_init = before if given is None else given
+            else:
+                intercept_init = before if given is None else given
+        if hasattr(coef_init, "toarray"):
+            coef_init = coef_init.toarray()
+        self.t_ = 1.0
+        self._allocate_parameter_mem(
+            n_classes=n_classes, n_features=X.shape[1], input_dtype=X.dtype, coef_init=coef_init,
+            intercept_init=intercept_init,
+        )  # fmt: skip
+
+    def _starts(self, n_columns: int) -> tuple[_Floats, _Floats]:
+        """Return where the steps begin, and the averages so far, from the attributes."""
+
+        def joined(coef: Any, intercept: Any) -> _Floats:
+            table = np.empty((n_columns, self.n_features_in_ + 1))
+            table[:, :-1] = coef.toarray() if hasattr(coef, "toarray") else np.reshape(coef, (n_columns, -1))
+            table[:, -1] = intercept
+            return table
+
+        if not self.average:
+            return (start := joined(self.coef_, self.intercept_)), start.copy()
+        if getattr(self, "_average_coef", None) is None:  # an earlier call had no average
+            start = joined(self.coef_, self.intercept_)
+            return start, np.zeros_like(start)
+        return (
+            joined(self._standard_coef, self._standard_intercept),
+            joined(self._average_coef, self._average_intercept),
+        )
+
+    def _descent(self, n_columns: int, partial: bool, held_out: Any, **of_classes: Any) -> Descent:
+        """Return how the steps are taken."""
+        random = check_random_state(self.random_state)
+        ratio = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(str(self.penalty).lower(), 0.0)
+        return Descent(
+            loss=self.loss,
+            learning_rate=self.learning_rate,
+            epsilon=float(self.epsilon),
+            alpha=float(self.alpha),
+            eta0=float(self.eta0),
+            power_t=float(self.power_t),
+            l1_ratio=float(ratio or 0.0),
+            penalty=self.penalty is not None,
+            fit_intercept=bool(self.fit_intercept),
+            shuffle=bool(self.shuffle),
+            early_stopping=bool(self.early_stopping),
+            max_iter=1 if partial else int(self.max_iter),
+            n_iter_no_change=int(self.n_iter_no_change),
+            verbose=int(self.verbose),
+            tol=-np.inf if self.tol is None else float(self.tol),
+            average=int(self.average),
+            seed=int(random.randint(_SEEDS)),
+            seeds=tuple(random.randint(_SEEDS, size=n_columns).tolist()),
+            t=float(self.t_),
+            held_out=held_out,
+            **of_classes,
+        )
+
+    def _held_out(self, y: Any, weights: Any) -> npt.NDArray[np.uint8] | None:
+        """Return packed bits of the rows, 1 for those for validation; None without any."""
+        if not self.early_stopping:
+            return None
+        y = y.gather() if isinstance(y, ShardedArray) else y
+        weights = weights.gather() if isinstance(weights, ShardedArray) else weights
+        there = np.ones(len(y), bool) if weights is None else weights > 0
+        return np.packbits(self._make_validation_split(y, sample_mask=there))
+
+    def _room(self, checked: StochasticInput) -> int:
+        return 2 * checked.points.nbytes + 8 * len(checked.points) + (16 << 10)
+
+    def _callbacks(self, checked: StochasticInput) -> Callbacks:
+        runs = len(checked.points)
+        return Callbacks(self, checked.X, checked.weights, runs, checked.max_iter, runs=runs > 1)
+
+    def _arguments(self, cluster: Ranks, checked: StochasticInput, state: dict[str, Any] | None) -> dict[str, Any]:
+        return {"descent": checked.descent, "points": checked.points, "averages": checked.averages}
+
+    def _keep_state(self, checked: StochasticInput, state: Any, labels: npt.NDArray[Any] | None) -> None:
+        self._set(checked, state)
+
+    def _keep(self, checked: StochasticInput, answer: dict[str, Any], labels: Any) -> None:
+        self._set(checked, answer["state"])
+
+    def _set(self, checked: StochasticInput, state: DescentState) -> None:
+        """Set the fitted attributes after an iteration."""
+        n, average, dtype = checked.X.shape[0], checked.descent.average, checked.X.dtype
+        self.n_iter_ = max([state["iteration"], *state["n_iter"]])
+        self.t_ = checked.descent.t + self.n_iter_ * n
+        standard, averages = state["points"].astype(dtype), state["averages"].astype(dtype)
+        self.coef_, self.intercept_ = self._split(averages)
+        if average:
+            self._standard_coef, self._standard_intercept = self._split(standard)
+            self._average_coef, self._average_intercept = self._split(averages)
+            if average > self.t_ - 1:
+                self.coef_, self.intercept_ = self._split(standard)
+        if checked.classes is not None:
+            self.classes_ = checked.classes
+
+    def _split(self, table: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return coefficients and intercepts in the shapes of the fitted attributes."""
+        coef = np.ascontiguousarray(table[:, :-1])
+        return coef if is_classifier(self) else coef[0], table[:, -1].copy()
+
+    def _tell(self, checked: StochasticInput, answer: dict[str, Any]) -> None:
+        print(answer["said"], end="")
+        if not checked.partial and self.tol is not None and self.n_iter_ == checked.max_iter:
+            warnings.warn(
+                "Maximum number of iteration reached before convergence. Consider increasing max_iter to improve the "
+                "fit.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
