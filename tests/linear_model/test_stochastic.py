@@ -19,10 +19,7 @@ import xpulab
 from xpulab.exceptions import NotEnoughMemoryError
 from xpulab.linear_model import SGDClassifier, SGDRegressor
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.usefixtures("current"),
-]
+pytestmark = pytest.mark.cluster
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 8)) * np.geomspace(0.5, 2, 8)
@@ -67,9 +64,9 @@ def plain_of(model: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("penalty", ["l2", "l1", "elasticnet", None])
 @pytest.mark.parametrize("loss", [*MARGINS, *DISTANCES])
-@pytest.mark.fraction(5)
+@pytest.mark.fraction(9)
 def test_the_objective_is_at_most_that_of_scikit_learn(
-    cluster: xpulab.XPUCluster, loss: str, penalty: str | None, dtype: Any
+    current: xpulab.XPUCluster, loss: str, penalty: str | None, dtype: Any
 ) -> None:
     how: dict[str, Any] = {"penalty": penalty, "alpha": 1e-3, "random_state": 0}
     rows = X.astype(dtype)
@@ -89,7 +86,11 @@ def test_the_objective_is_at_most_that_of_scikit_learn(
         assert (model.coef_.shape, model.intercept_.shape) == (theirs[0].coef_.shape, theirs[0].intercept_.shape)
         assert model.coef_.dtype == dtype
         assert model.t_ == 1 + 3000 * model.n_iter_
-        assert (model.predict(rows) == model.to_sklearn().predict(rows)).mean() > 0.999
+        found, expected = (each.predict(rows) for each in (model, model.to_sklearn()))
+        if made is SGDClassifier:
+            assert (found == expected).mean() > 0.999
+        else:
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -98,16 +99,17 @@ def test_the_result_is_the_same_for_any_number_of_engines(
     clusters: Callable[[int], xpulab.XPUCluster], how: dict[str, Any], weighted: bool
 ) -> None:
     weights = WEIGHTS if weighted else None
-    for dtype, near in ((np.float64, 1e-7), (np.float32, 1e-3)):
-        rows, found = X.astype(dtype), []
+    wide = np.hstack([X, RNG.normal(size=(3000, 200))])  # of fewer columns, rank 0 fits the rows of all
+    for dtype, columns, near in ((np.float64, 208, 1e-7), (np.float32, 208, 1e-3), (np.float64, 8, 1e-9)):
+        rows, found = wide[:, :columns].astype(dtype), []
         for n in (1, 3, 2):
             clusters(n).activate()
-            model = SGDClassifier(loss="log_loss", random_state=0, max_iter=20, tol=None, **how)
+            model = SGDClassifier(loss="log_loss", random_state=0, max_iter=6, tol=None, **how)
             found.append(model.fit(rows, THREE, sample_weight=weights))
         for each in found[1:]:
             np.testing.assert_allclose(each.coef_, found[0].coef_, rtol=near, atol=near)
             np.testing.assert_allclose(each.intercept_, found[0].intercept_, rtol=near, atol=near)
-    again = SGDClassifier(loss="log_loss", random_state=0, max_iter=20, tol=None, **how)
+    again = SGDClassifier(loss="log_loss", random_state=0, max_iter=6, tol=None, **how)
     np.testing.assert_array_equal(again.fit(rows, THREE, sample_weight=weights).coef_, found[-1].coef_)
 
 
@@ -131,10 +133,10 @@ def test_sparse_rows_handles_and_files(current: xpulab.XPUCluster, tmp_path: Pat
     np.testing.assert_allclose(sparse_line.predict(sparse), line.predict(X), rtol=1e-6)
 
 
-def test_rows_that_do_not_fit_go_to_partial_fit(current: xpulab.XPUCluster, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_go_to_partial_fit(on_pair: xpulab.XPUCluster, tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X)
-    rows, before = xpulab.scan(tmp_path / "X.npy"), current.memory
-    current.memory = 200_000
+    rows, before = xpulab.scan(tmp_path / "X.npy"), on_pair.memory
+    on_pair.memory = 200_000
     try:
         with pytest.raises(NotEnoughMemoryError, match=r"all of which this call needs at once.*partial_fit"):
             SGDClassifier().fit(rows, TWO)
@@ -143,13 +145,13 @@ def test_rows_that_do_not_fit_go_to_partial_fit(current: xpulab.XPUCluster, tmp_
             for first in range(0, 3000, 1000):
                 model.partial_fit(rows[first : first + 1000], TWO[first : first + 1000], classes=["no", "yes"])
     finally:
-        current.memory = before
+        on_pair.memory = before
     whole = SGDClassifier(loss="log_loss", random_state=0).fit(X, TWO)
     assert objective(model, X, TWO) <= 1.02 * objective(whole, X, TWO)
     assert model.t_ == 15_001
 
 
-def test_weights_of_rows_and_classes_are_weights_of_losses(current: xpulab.XPUCluster) -> None:
+def test_weights_of_rows_and_classes_are_weights_of_losses(on_pair: xpulab.XPUCluster) -> None:
     by_class = {"no": 3.0, "yes": 0.5}
     of_rows = WEIGHTS * np.where(TWO == "no", 3.0, 0.5)
     how: dict[str, Any] = {"loss": "log_loss", "random_state": 0, "tol": None, "max_iter": 50}
@@ -164,7 +166,7 @@ def test_weights_of_rows_and_classes_are_weights_of_losses(current: xpulab.XPUCl
     np.testing.assert_allclose(balanced.coef_, given.fit(X[:2000], THREE[:2000]).coef_, rtol=1e-9)
 
 
-def test_an_early_stop_is_by_the_score_of_rows_that_are_held_out(current: xpulab.XPUCluster) -> None:
+def test_an_early_stop_is_by_the_score_of_rows_that_are_held_out(on_pair: xpulab.XPUCluster) -> None:
     for made, y in ((SGDClassifier, TWO), (SGDClassifier, THREE), (SGDRegressor, TARGETS)):
         model = made(early_stopping=True, random_state=0, n_iter_no_change=3, validation_fraction=0.2).fit(X, y)
         mask = model._make_validation_split(y, sample_mask=np.ones(3000, bool))
@@ -181,7 +183,7 @@ def test_an_early_stop_is_by_the_score_of_rows_that_are_held_out(current: xpulab
         np.testing.assert_array_equal(*coefs)
 
 
-def test_the_learning_rates(current: xpulab.XPUCluster) -> None:
+def test_the_learning_rates(on_pair: xpulab.XPUCluster) -> None:
     for learning_rate in ("constant", "invscaling", "adaptive", "optimal"):
         how: dict[str, Any] = {"learning_rate": learning_rate, "random_state": 0, "max_iter": 200}
         model = SGDRegressor(**how).fit(X, TARGETS)
@@ -189,7 +191,7 @@ def test_the_learning_rates(current: xpulab.XPUCluster) -> None:
         assert objective(model, X, TARGETS) <= 1.01 * objective(theirs, X, TARGETS)
 
 
-def test_averages_are_those_of_the_steps(current: xpulab.XPUCluster) -> None:
+def test_averages_are_those_of_the_steps(on_pair: xpulab.XPUCluster) -> None:
     how: dict[str, Any] = {"learning_rate": "constant", "eta0": 1e-5, "random_state": 0, "tol": None, "max_iter": 4}
     for average in (True, 5000, 10**9):
         model = SGDRegressor(average=average, **how).fit(X, TARGETS)
@@ -200,7 +202,7 @@ def test_averages_are_those_of_the_steps(current: xpulab.XPUCluster) -> None:
         np.testing.assert_allclose(again.to_sklearn().partial_fit(X, TARGETS).coef_, theirs.coef_, rtol=0.5)
 
 
-def test_partial_fit_goes_on_and_knows_the_classes(current: xpulab.XPUCluster) -> None:
+def test_partial_fit_goes_on_and_knows_the_classes(on_pair: xpulab.XPUCluster) -> None:
     model = SGDClassifier(loss="modified_huber", random_state=0)
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         model.partial_fit(X, THREE)
@@ -212,31 +214,31 @@ def test_partial_fit_goes_on_and_knows_the_classes(current: xpulab.XPUCluster) -
     whole = SGDClassifier(loss="modified_huber", random_state=0).fit(X, THREE)
     assert model.score(X, THREE) == pytest.approx(whole.score(X, THREE), abs=0.02)
     np.testing.assert_allclose(model.predict_proba(X[:5]), model.to_sklearn().predict_proba(X[:5]), atol=1e-6)
-    with nothing_sent(current), pytest.raises(ValueError, match="not the same as on last call"):
+    with nothing_sent(on_pair), pytest.raises(ValueError, match="not the same as on last call"):
         model.partial_fit(X, THREE, classes=["few", "more"])
     for y in (np.where(THREE == "few", "none", THREE), np.full(3000, "other")):
-        with nothing_sent(current), pytest.raises(ValueError, match="name all labels in the first call"):
+        with nothing_sent(on_pair), pytest.raises(ValueError, match="name all labels in the first call"):
             model.partial_fit(X, y)
     with pytest.raises(ValueError, match="number of classes has to be greater than one"):
         SGDClassifier().partial_fit(X, THREE, classes=["few"])
-    with nothing_sent(current), pytest.raises(ValueError, match="'balanced' is not supported for partial_fit"):
+    with nothing_sent(on_pair), pytest.raises(ValueError, match="'balanced' is not supported for partial_fit"):
         SGDClassifier(class_weight="balanced").partial_fit(X, THREE, classes=np.unique(THREE))
 
 
-def test_a_warm_start_begins_with_the_coefficients(current: xpulab.XPUCluster) -> None:
+def test_a_warm_start_begins_with_the_coefficients(on_pair: xpulab.XPUCluster) -> None:
     model = SGDClassifier(loss="log_loss", random_state=0, warm_start=True).fit(X, TWO)
     first = model.report_.iterations[0].metrics["objective"]
     model.fit(X, TWO)
     assert model.report_.iterations[0].metrics["objective"] < first
     given = SGDClassifier(loss="log_loss", random_state=0).fit(X, TWO, model.coef_, model.intercept_)
     assert given.report_.iterations[0].metrics["objective"] < first
-    with nothing_sent(current), pytest.raises(ValueError, match="does not match dataset"):
+    with nothing_sent(on_pair), pytest.raises(ValueError, match="does not match dataset"):
         SGDClassifier().fit(X, TWO, coef_init=np.zeros((3, 8)))
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.partial_fit(X, TWO).coef_, model.partial_fit(X, TWO).coef_)
 
 
-def test_refusals_and_warnings(current: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_and_warnings(on_pair: xpulab.XPUCluster, capsys: pytest.CaptureFixture[str]) -> None:
     refused: list[tuple[Any, tuple[Any, ...], str]] = [
         (SGDClassifier(learning_rate="pa1"), (X, TWO), "learning_rate='pa1' was given; the engines take steps"),
         (SGDRegressor(loss="epsilon_insensitive", learning_rate="pa2"), (X, TARGETS), "pa2"),
@@ -249,7 +251,7 @@ def test_refusals_and_warnings(current: xpulab.XPUCluster, capsys: pytest.Captur
     for model, arguments, message in refused:
         if getattr(model, "learning_rate", "").startswith("pa") and model.loss == "hinge":
             model.set_params(eta0=1.0)
-        with nothing_sent(current), pytest.raises(ValueError, match=message):
+        with nothing_sent(on_pair), pytest.raises(ValueError, match=message):
             model.fit(*arguments)
     with pytest.warns(ConvergenceWarning, match="Maximum number of iteration reached before convergence"):
         SGDClassifier(max_iter=2, verbose=1).fit(X, TWO)
@@ -260,9 +262,8 @@ def test_refusals_and_warnings(current: xpulab.XPUCluster, capsys: pytest.Captur
     bad[2500, 3] = np.inf
     with pytest.raises(ValueError, match="infinity"):
         SGDClassifier().fit(bad, TWO)
-    huge = SGDRegressor(loss="squared_error", penalty=None)
-    with pytest.raises(ValueError, match="Floating-point under-/overflow occurred at epoch #1"):
-        huge.fit(X, np.full(3000, 1e308))
+    with pytest.raises(ValueError, match=r"overflow occurred at epoch #1\. Scaling input data"):
+        SGDRegressor().fit(X * 1e200, TARGETS)
 
 
 def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from xpulab.linear_model import SGDClassifier, SGDRegressor
 pytestmark = pytest.mark.cluster
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(3000, 10)) * np.geomspace(0.5, 3, 10)
-CLASSES = (X @ RNG.normal(size=(10, 3)) + 2 * RNG.gumbel(size=(3000, 3))).argmax(axis=1)
-TARGETS = X @ RNG.normal(size=10) + RNG.standard_t(2, 3000)
+X = RNG.normal(size=(3000, 200)) * np.geomspace(0.5, 3, 200)  # few columns are fitted by rank 0 alone
+CLASSES = (X @ RNG.normal(size=(200, 3)) + 2 * RNG.gumbel(size=(3000, 3))).argmax(axis=1)
+TARGETS = X @ RNG.normal(size=200) + RNG.standard_t(2, 3000)
 
 every_model = pytest.mark.parametrize(
     ("model", "y"),
@@ -60,3 +60,16 @@ def test_a_fit_goes_on_with_new_engines(losable: xpulab.XPUCluster, model: Any, 
     assert any("the fit went on from iteration" in note for note in found.report_.notes)
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-9, atol=1e-12)
     assert found.n_iter_ == expected.n_iter_
+
+
+def test_few_rows_are_fitted_by_rank_0_and_go_on(on_pair: xpulab.XPUCluster) -> None:
+    """No step of theirs is a meeting of the ranks, and the other ranks stop with rank 0."""
+    rows, ranks = X[:, :5].copy(), on_pair.engines.board.ranks  # type: ignore[union-attr]
+    endless = SGDRegressor(random_state=0, max_iter=1_000_000, tol=None)
+    with pressed_when(lambda: bool(ranks["iteration"].max() >= 3)), pytest.raises(KeyboardInterrupt, match="to go on"):
+        endless.fit(rows, TARGETS)
+    done = endless.n_iter_
+    assert 3 <= done < 1_000_000
+    straight = SGDRegressor(random_state=0, max_iter=done, tol=None).fit(rows, TARGETS)
+    np.testing.assert_array_equal(endless.coef_, straight.coef_)
+    assert endless.predict(rows).shape == (3000,)

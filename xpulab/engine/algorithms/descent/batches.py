@@ -23,7 +23,6 @@ __all__ = ["Batches", "DenseBatches", "HostBatches", "StepLoss"]
 
 _Floats = npt.NDArray[np.float64]
 
-_FEW = 1 << 13  # numbers of a batch up to which the host computes its sums in less time than a kernel takes
 _SQUARES = Loss("identity")  # its second derivatives are 1
 _FAR = 2.0**40
 
@@ -198,8 +197,3 @@ class DenseBatches(Batches):
         zero, one = np.zeros((1, self.n_features)), np.zeros(1)
         rows, targets = self._parts[batch]
         return second_products(rows, targets, _SQUARES, zero, one, step[None, :-1], step[-1:])[0]
-
-
-def are_few(deal: Deal, n_features: int) -> bool:
-    """Return whether the host computes the sums of batches in less time than a kernel of the CPU takes."""
-    return int(deal.sizes.max()) * n_features <= _FEW

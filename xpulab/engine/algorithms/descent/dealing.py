@@ -1,4 +1,4 @@
-"""Which rows a batch has, and the rows of this rank in the order of the batches.
+"""Which rows a batch has.
 
 Each row is dealt to a batch once, by a permutation of all rows that does not depend on the ranks. So a batch has rows
 from everywhere, whatever their order, and the rows of a rank in a batch lie one after the other: a step reads them as
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.dataset import Data, on_host
-from xpulab.engine.engine import Task
+__all__ = ["STEPS", "Deal", "n_batches_of"]
 
-__all__ = ["Deal", "rows_in_order"]
-
-_STEPS = 64  # of an iteration, if its batches have between these numbers of rows
+#: Of an iteration, if its batches have between `_LEAST` and `_MOST` rows.
+STEPS = 64
 _LEAST, _MOST = 16, 8192
-_PIECE = 16 << 20  # bytes that are read between two looks for an interrupt
+
+
+def n_batches_of(n: int) -> int:
+    """Return the number of batches of so many rows."""
+    return -(-n // min(_MOST, max(_LEAST, -(-n // STEPS))))
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Deal:
             own = np.flatnonzero(is_held_out[first:last])
             order = np.flatnonzero(~is_held_out)
         n = len(order)
-        n_batches = -(-n // min(_MOST, max(_LEAST, -(-n // _STEPS))))
+        n_batches = n_batches_of(n)
         edges = np.arange(n_batches + 1) * n // n_batches
         if seed is None:
             order = np.concatenate([order[k::n_batches] for k in range(n_batches)])
@@ -80,31 +82,3 @@ class Deal:
             np.random.RandomState(seed).shuffle(order)
         mine = np.flatnonzero((order >= first) & (order < last))
         return cls(np.diff(edges), order[mine] - first, np.searchsorted(mine, edges), own)
-
-
-def rows_in_order(task: Task, data: Data) -> npt.NDArray[np.floating]:
-    """Return this rank's rows in C order on the host.
-
-    Raises
-    ------
-    ValueError
-        On all ranks together, if a row has NaN or infinity.
-    NotEnoughMemoryError
-        If the devices do not keep all rows.
-    """
-    if data.in_passes:
-        return on_host(data.rows, data.dtype)  # says that it needs all rows at once
-    finite = True
-    with data.stream() as fill:
-        if fill is None:
-            return on_host(data.rows, data.dtype)
-        whole = np.empty((data.n_own, data.n_features), data.dtype)
-        step = max(1, _PIECE // (data.n_features * whole.itemsize))
-        for first in range(0, data.n_own, step):
-            task.leave_if_cancelled()
-            part = whole[first : first + step]
-            fill(first, part)
-            with np.errstate(over="ignore", invalid="ignore"):
-                finite = finite and bool(np.isfinite(part.sum()))
-    data.require_finite(0.0 if all(task.comm.allgather(finite)) else np.nan)
-    return whole

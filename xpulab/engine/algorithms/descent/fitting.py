@@ -2,7 +2,8 @@
 
 A step has one reduction, of the gradients of all ranks and of the requests to stop. All ranks then take the same step,
 because the reduction gives the same bits to all. The order of the batches does not depend on the ranks either, so that
-the result does not, but for the order in which numbers are added up.
+the result does not, but for the order in which numbers are added up. Few rows are fitted by rank 0 alone, which takes
+less time than the ranks need to meet after each step.
 
 References
 ----------
@@ -20,18 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.descent.batches import Batches, DenseBatches, HostBatches, StepLoss, are_few
-from xpulab.engine.algorithms.descent.dealing import Deal, rows_in_order
+from xpulab.engine.algorithms.descent.batches import Batches, DenseBatches, HostBatches, StepLoss
+from xpulab.engine.algorithms.descent.dealing import Deal
+from xpulab.engine.algorithms.descent.given import Given
 from xpulab.engine.algorithms.descent.steps import Steps
-from xpulab.engine.algorithms.labels import codes_of
 from xpulab.engine.comm import Interrupted
-from xpulab.engine.dataset import Data, PassedRows, kind_of, on_host, rows_of, weights_of
+from xpulab.engine.dataset import PassedRows
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
-from xpulab.kernels.kmeans import sparse as sparse_kernels
-from xpulab.kernels.kmeans.sparse_rows import SparseRows
-from xpulab.kernels.rows import Rows
-from xpulab.kernels.sparse_products import HostMatrix
 from xpulab.sharing.board import RUNS
 from xpulab.sharing.linear_models import Descended, Descent, DescentState
 from xpulab.sharing.sources import SharedArray, Source
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _Floats = npt.NDArray[np.float64]
+_Reduced = Callable[[_Floats], _Floats]
 
 _KEEP = 0.05  # seconds between two checkpoints
 _SHOWN = 2e-3  # seconds between two updates of the board
@@ -61,89 +59,39 @@ def _fit(
     checkpoint: str,
     resume: DescentState | None = None,
 ) -> Descended:
-    how, points, averages = task.comm.bcast((descent, points, averages))
-    rank = task.comm.rank
-    deal = Deal.of(source.bounds, rank, how.seed if how.shuffle else None, how.held_out)
-    loss = StepLoss(how.loss, how.epsilon)
-    batches, held_out = _batches(task, source, deal, loss)
-    beside = _Beside(task, source, weights, targets, how)
-    n_own = len(beside.targets)
+    comm = task.comm
+    how, points, averages = comm.bcast((descent, points, averages))
+    given = Given.of(task, source, weights, targets, how)
+    n_own = len(given.targets)
     state: DescentState = resume or {
         "run": 0, "iteration": 0, "points": points, "averages": averages, "n_iter": [], "random": None,
         "eta": how.eta0, "best": np.inf, "stale": 0,
     }  # fmt: skip
-    with task.checkpoint(checkpoint) if rank == 0 else nullcontext() as kept:
-        fit = _Fit(task, batches, how, state, (lambda state: None) if kept is None else kept.write)
-        try:
-            for run in range(state["run"], len(points)):
-                weights_of_run, targets_of_run = beside.of_run(run, loss.of_classes)
-                some = None if weights_of_run is None else weights_of_run[deal.places]
-                batches.aim(targets_of_run[deal.places], some)
-                score = None
-                if how.early_stopping:
-                    own = None if weights_of_run is None else weights_of_run[deal.held_out]
-                    score = _Score(task, held_out, targets_of_run[deal.held_out], own, bool(how.columns))
-                fit.column(run, score)
-        except Interrupted as interrupted:
-            if fit.has_any:
-                interrupted.result["state"] = fit.state
-            interrupted.result["history"] = fit.history
-            raise
-        except BaseException:  # another rank left the task at another point, for an interrupt or because it was lost
-            if kept is not None and fit.has_any:
-                kept.write(fit.state)
-            raise
-    found: Descended = {"rows": n_own}
-    if rank == 0:
-        found |= {"state": fit.state, "converged": fit.converged, "said": fit.said, "history": fit.history}
-    return found
+    if not given.are_few(comm):
+        fit = _Fit(task, given, how, state, comm.allreduce)
+        fit.run(checkpoint if comm.rank == 0 else "")
+        return fit.found(n_own) if comm.rank == 0 else {"rows": n_own}
+    every = given.joined(comm)
+    if every is None:
+        if comm.bcast(False):
+            raise Interrupted
+        return {"rows": n_own}
+    fit = _Fit(task, every, how, state)
+    try:
+        fit.run(checkpoint)
+    except Interrupted:
+        comm.bcast(True)
+        raise
+    comm.bcast(False)
+    return fit.found(n_own)
 
 
-def _batches(
-    task: Task, source: Source, deal: Deal, loss: StepLoss
-) -> tuple[Batches, npt.NDArray[np.floating] | sparse.csr_matrix]:
-    """Return the batches, and the rows for validation."""
-    if kind_of(task, source)[0] is sparse_kernels:
-        held = rows_of(task, source)
-        assert isinstance(held, SparseRows)
-        matrix = HostMatrix(held).as_given
-        return HostBatches(deal, loss, matrix[deal.places]), matrix[deal.held_out]
-    rows = rows_in_order(task, Data(task, source))
-    task.show(rows=len(rows), doing="computing")
-    held_out = rows[deal.held_out]
-    if are_few(deal, rows.shape[1]):
-        return HostBatches(deal, loss, rows[deal.places].astype(np.float64)), held_out
-    return DenseBatches(deal, loss, task.device, rows), held_out
-
-
-class _Beside:
-    """The targets and the weights of this rank's rows."""
-
-    def __init__(
-        self,
-        task: Task,
-        source: Source,
-        weights: SharedArray | PassedRows | None,
-        targets: Source,
-        how: Descent,
-    ) -> None:
-        held = rows_of(task, targets)
-        assert isinstance(held, Rows)
-        self.targets: _Floats = codes_of(held, how.known) if how.columns else on_host(held, np.float64)[:, 0]
-        own = weights_of(task, weights, source.bounds)
-        self._weights: _Floats | None = None if own is None else own.astype(np.float64)
-        self._columns = how.columns
-
-    def of_run(self, run: int, of_classes: bool) -> tuple[_Floats | None, _Floats]:
-        """Return weights and targets of a column."""
-        if not self._columns:
-            return self._weights, self.targets
-        place, inside, outside = self._columns[run]
-        own = self.targets == place
-        weights = self._weights
-        if (inside, outside) != (1.0, 1.0):
-            weights = np.where(own, inside, outside) * (1.0 if weights is None else weights)
-        return weights, np.where(own, 1.0, 0.0 if of_classes else -1.0)
+def _require_finite(numbers: _Floats, epoch: int) -> None:
+    if not np.isfinite(numbers).all():
+        raise ValueError(
+            f"Floating-point under-/overflow occurred at epoch #{epoch}. Scaling input data with StandardScaler or "
+            "MinMaxScaler might help."
+        )
 
 
 class _Score:
@@ -151,16 +99,16 @@ class _Score:
 
     def __init__(
         self,
-        task: Task,
+        reduced: _Reduced,
         rows: npt.NDArray[np.floating] | sparse.csr_matrix,
         targets: _Floats,
         weights: _Floats | None,
         of_classes: bool,
     ) -> None:
-        self._comm, self._rows, self._targets, self._of_classes = task.comm, rows, targets, of_classes
+        self._reduced, self._rows, self._targets, self._of_classes = reduced, rows, targets, of_classes
         self._weights = np.ones(len(targets)) if weights is None else weights
         w, y = self._weights, targets
-        total, first, second = self._comm.allreduce(np.array([w.sum(), w @ y, w @ (y * y)]))
+        total, first, second = reduced(np.array([w.sum(), w @ y, w @ (y * y)]))
         self._all = float(total if of_classes else second - first * first / total)
 
     def __call__(self, point: _Floats) -> float:
@@ -170,63 +118,105 @@ class _Score:
             mine = self._weights @ ((raw > 0) == (self._targets > 0))
         else:
             mine = self._weights @ (self._targets - raw) ** 2
-        found = float(self._comm.allreduce(np.array([mine]))[0]) / self._all
+        found = float(self._reduced(np.array([mine]))[0]) / self._all
         return found if self._of_classes else 1 - found
 
 
 class _Fit:
-    """A fit, with the same numbers on all ranks.
+    """A fit of the rows that some ranks have, with the same numbers on all of them.
 
-    Attributes
+    Parameters
     ----------
+    task : Task
+    given : Given
+    how : Descent
     state : DescentState
-        After the last iteration.
-    has_any : bool
-        Whether an iteration has ended.
-    converged : bool
-        Whether all columns ended before the largest number of iterations.
-    history : list of tuple
-        Run, iteration, objective, score, and seconds.
-    said : str
-        What scikit-learn prints.
+    reduced : callable, optional
+        Adds up arrays of these ranks; None for few rows, all of which are on this one.
     """
 
     def __init__(
-        self,
-        task: Task,
-        batches: Batches,
-        how: Descent,
-        state: DescentState,
-        keep: Callable[[Mapping[str, Any]], None],
+        self, task: Task, given: Given, how: Descent, state: DescentState, reduced: _Reduced | None = None
     ) -> None:
-        self._task, self._batches, self._how, self.state, self._keep = task, batches, how, state, keep
-        self._n = int(batches.deal.sizes.sum())
-        self.has_any = bool(state["iteration"] or state["run"])
-        self.converged = all(n < how.max_iter for n in state["n_iter"])
-        self.history: list[tuple[int, int, float, float, float]] = []
-        self.said = ""
+        self._task, self._given, self._how, self._state = task, given, how, state
+        self._reduced: _Reduced = reduced or (lambda sums: sums)
+        self._deal = Deal.of(given.bounds, given.rank, how.seed if how.shuffle else None, how.held_out)
+        self._n = int(self._deal.sizes.sum())
+        loss, rows = StepLoss(how.loss, how.epsilon), given.rows
+        self._held_out = rows[self._deal.held_out]
+        self._batches: Batches
+        if not isinstance(rows, np.ndarray):
+            self._batches = HostBatches(self._deal, loss, rows[self._deal.places])
+        elif reduced is None:
+            self._batches = HostBatches(self._deal, loss, rows[self._deal.places].astype(np.float64))
+        else:
+            self._batches = DenseBatches(self._deal, loss, task.device, rows)
+        self._has_any = bool(state["iteration"] or state["run"])
+        self._converged = all(n < how.max_iter for n in state["n_iter"])
+        self._history: list[tuple[int, int, float, float, float]] = []
+        self._said = ""
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
+        self._keep: Callable[[Mapping[str, Any]], None] = lambda state: None
 
-    def column(self, run: int, score: _Score | None) -> None:
+    def found(self, n_own: int) -> Descended:
+        """Return the answer of a rank that has so many rows."""
+        return {
+            "rows": n_own, "state": self._state, "converged": self._converged, "said": self._said,
+            "history": self._history,
+        }  # fmt: skip
+
+    def run(self, checkpoint: str) -> None:
+        """Fit all columns, from the state on; `checkpoint` is empty where no state is kept.
+
+        Raises
+        ------
+        Interrupted
+            On all ranks together, if the task was asked to stop.
+        """
+        with self._task.checkpoint(checkpoint) if checkpoint else nullcontext() as kept:
+            if kept is not None:
+                self._keep = kept.write
+            try:
+                for run in range(self._state["run"], len(self._state["points"])):
+                    self._column(run)
+            except Interrupted as interrupted:
+                if self._has_any:
+                    interrupted.result["state"] = self._state
+                interrupted.result["history"] = self._history
+                raise
+            except BaseException:  # another rank left the task elsewhere, for an interrupt or because it was lost
+                if self._has_any:
+                    self._keep(self._state)
+                raise
+
+    def _aim(self, run: int) -> _Score | None:
+        """Set the targets and the weights of a column; return the score of rows that are held out, if there are any."""
+        deal, loss = self._deal, self._batches.loss
+        weights, targets = self._given.of_column(self._how, run, loss.of_classes)
+        self._batches.aim(targets[deal.places], None if weights is None else weights[deal.places])
+        if not self._how.early_stopping:
+            return None
+        held_out = None if weights is None else weights[deal.held_out]
+        return _Score(self._reduced, self._held_out, targets[deal.held_out], held_out, bool(self._how.columns))
+
+    def _column(self, run: int) -> None:
         """Fit a column, from the state on."""
-        how, state, random = self._how, self.state, np.random.RandomState(self._how.seeds[run])
+        how, state, random, score = self._how, self._state, np.random.RandomState(self._how.seeds[run]), self._aim(run)
         if state["iteration"]:
             random.set_state(state["random"])
-        steps = Steps(how, self._batches.loss.bend * self._curvature(), state["eta"])
+        curvature = self._batches.loss.bend * self._curvature()
+        _require_finite(np.array([curvature]), state["iteration"] + 1)
+        steps = Steps(how, curvature, state["eta"])
         points, averages = state["points"].copy(), state["averages"].copy()
         iteration, best, stale, ended = state["iteration"], state["best"], state["stale"], False
         while iteration < how.max_iter and not ended:
-            n_batches = len(self._batches.deal.sizes)
+            n_batches = len(self._deal.sizes)
             order = random.permutation(n_batches) if how.shuffle else np.arange(n_batches)
             loss, objective = self._iteration(steps, order, points[run], averages[run], how.t + iteration * self._n)
             iteration += 1
             ends = points[run] if how.average else averages[run]
-            if not np.isfinite(ends).all():
-                raise ValueError(
-                    f"Floating-point under-/overflow occurred at epoch #{iteration}. Scaling input data with "
-                    "StandardScaler or MinMaxScaler might help."
-                )
+            _require_finite(ends, iteration)
             found = np.nan if score is None else score(ends)
             less = objective if score is None else -found
             stale = stale + 1 if less > best - how.tol else 0
@@ -235,7 +225,7 @@ class _Fit:
             ended = steps.has_ended(stale)
             if stale >= how.n_iter_no_change:
                 stale = 0
-            self.state = {
+            self._state = {
                 "run": run, "iteration": iteration, "points": points.copy(), "averages": averages.copy(),
                 "n_iter": state["n_iter"], "random": random.get_state(), "eta": steps.eta, "best": best,
                 "stale": stale,
@@ -243,10 +233,10 @@ class _Fit:
             self._note(run + 1, iteration, objective, found)
         if ended and how.verbose:
             took = time.perf_counter() - self._started
-            self.said += f"Convergence after {iteration} epochs took {took:.2f} seconds\n"
-        self.converged = self.converged and iteration < how.max_iter
-        self.state = {
-            **self.state, "run": run + 1, "iteration": 0, "n_iter": [*state["n_iter"], iteration], "random": None,
+            self._said += f"Convergence after {iteration} epochs took {took:.2f} seconds\n"
+        self._converged = self._converged and iteration < how.max_iter
+        self._state = {
+            **self._state, "run": run + 1, "iteration": 0, "n_iter": [*state["n_iter"], iteration], "random": None,
             "eta": how.eta0, "best": np.inf, "stale": 0,
         }  # fmt: skip
 
@@ -264,11 +254,11 @@ class _Fit:
             On all ranks together, if the task was asked to stop.
         """
         losses = penalties = 0.0
-        reduced, sizes = self._task.comm.allreduce, self._batches.deal.sizes
+        sizes = self._deal.sizes
         middle, total = len(order) // 2, np.zeros(len(point))
         for number, batch in enumerate(order):
             loss, gradient = self._batches.sums(batch, point)
-            every = reduced(np.concatenate([gradient, [loss, self._task.cancelled()]]))
+            every = self._reduced(np.concatenate([gradient, [loss, self._task.cancelled()]]))
             if every[-1]:
                 raise Interrupted
             n = int(sizes[batch])
@@ -286,13 +276,13 @@ class _Fit:
 
     def _curvature(self) -> float:
         """Return the largest eigenvalue of the products of columns, and of a column of ones, over some batches."""
-        deal, largest = self._batches.deal, 0.0
+        deal, largest = self._deal, 0.0
         for batch in range(min(_SOME, len(deal.sizes))):
             vector, length = np.random.RandomState(0).normal(size=self._batches.n_features + 1), 0.0
             for _ in range(_POWERS):
                 vector[-1] *= self._how.fit_intercept
                 vector /= float(np.linalg.norm(vector)) or 1.0
-                vector = self._task.comm.allreduce(self._batches.products(batch, vector)) / deal.sizes[batch]
+                vector = self._reduced(self._batches.products(batch, vector)) / deal.sizes[batch]
                 length = float(np.linalg.norm(vector))
             largest = max(largest, length)
         return largest
@@ -302,7 +292,7 @@ class _Fit:
             return
         coef, n_seen = point[:-1], iteration * self._n
         scored = "" if np.isnan(score) else f", Validation score: {score:f}"
-        self.said += (
+        self._said += (
             f"-- Epoch {iteration}\nNorm: {np.linalg.norm(coef):.2f}, NNZs: {np.count_nonzero(coef)}, "
             f"Bias: {point[-1]:.6f}, T: {n_seen}, Avg. loss: {loss:f}, Objective: {objective:f}{scored}\n"
             f"Total training time: {time.perf_counter() - self._started:.2f} seconds.\n"
@@ -311,13 +301,13 @@ class _Fit:
     def _note(self, run: int, iteration: int, objective: float, score: float) -> None:
         """Note the end of an iteration on the board, in the history and, from time to time, in the checkpoint."""
         now, task = time.perf_counter(), self._task
-        self.has_any = True
-        self.history.append((run, iteration, objective, score, now - self._started))
+        self._has_any = True
+        self._history.append((run, iteration, objective, score, now - self._started))
         task.engine.record["lengths"][(run - 1) % RUNS] = iteration
         task.note_iteration(run, iteration)
         if iteration == 1 or now - self._shown > _SHOWN:
             self._shown = now
             task.show(run=run, iteration=iteration, metrics=(objective, score))
         if now - self._kept > _KEEP:
-            self._keep(self.state)
+            self._keep(self._state)
             self._kept = now
