@@ -246,7 +246,7 @@ class _Fit:
         """Take a step for each batch, and return the means of the loss and of the objective before each step.
 
         Without an average since an earlier row, `mean` becomes that of the second half of the points, which is nearer
-        to the minimum than the last one; this itself with an l1 norm, which makes zeros.
+        to the minimum than the last one. Coefficients that an l1 norm has made zero at last are zero.
 
         Raises
         ------
@@ -271,7 +271,9 @@ class _Fit:
             elif number >= middle:
                 total += point
         if not self._how.average:
-            mean[:] = point if steps.makes_zeros else total / (len(order) - middle)
+            mean[:] = total / (len(order) - middle)
+            if steps.makes_zeros:
+                mean[:-1][point[:-1] == 0] = 0
         return losses / self._n, (losses + penalties) / self._n
 
     def _curvature(self) -> float:
