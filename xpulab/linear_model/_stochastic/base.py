@@ -26,6 +26,10 @@ _SEEDS = np.iinfo(np.int32).max
 _Floats = npt.NDArray[np.float64]
 
 
+def _dense(values: Any) -> _Floats:
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StochasticInput(FitInput):
     """A fit: how its steps are taken, and where they begin.
@@ -86,42 +90,40 @@ class StochasticFit(ResumableFit[StochasticInput]):
                 f"sklearn.linear_model.{name}"
             )
 
-    def _begin(self, n_classes: int, X: Any, coef_init: Any, intercept_init: Any) -> None:
-        """Set the attributes with which a fit begins, after scikit-learn's checks of what is given."""
-        for name in ("coef_", "intercept_"):
-            values = getattr(self, name, None)
-            before = values if self.warm_start else None
-            given = coef_init if name == "coef_" else intercept_init
-            if name == "coef_":
-                coef_init = before if given is None else given
-            else:
-                intercept_init = before if given is None else given
-        if hasattr(coef_init, "toarray"):
-            coef_init = coef_init.toarray()
-        self.t_ = 1.0
-        self._allocate_parameter_mem(
-            n_classes=n_classes, n_features=X.shape[1], input_dtype=X.dtype, coef_init=coef_init,
-            intercept_init=intercept_init,
-        )  # fmt: skip
+    def _first(self, n_columns: int, X: Any, coef_init: Any, intercept_init: Any) -> tuple[_Floats, _Floats]:
+        """Return the points with which the steps of a fit begin, and their averages so far; no attribute changes.
 
-    def _starts(self, n_columns: int) -> tuple[_Floats, _Floats]:
-        """Return where the steps begin, and the averages so far, from the attributes."""
+        Raises
+        ------
+        ValueError
+            If what is given, or is there with `warm_start`, has not the shape of this fit.
+        """
+        points = np.zeros((n_columns, X.shape[1] + 1))
+        parts = ("coef", coef_init, points[:, :-1]), ("intercept", intercept_init, points[:, -1])
+        for name, given, part in parts:
+            if given is None and self.warm_start:
+                given = getattr(self, f"{name}_", None)
+            if given is None:
+                continue
+            values = _dense(given)
+            if values.shape != part.shape and not (n_columns == 1 and values.size == part.size):
+                raise ValueError(
+                    f"{name}_init, or {name}_ with warm_start=True, has the shape {values.shape}; expected "
+                    f"{part.shape}, for the features and classes of this fit: leave it out, or set warm_start=False"
+                )
+            part[...] = values.reshape(part.shape)
+        return points, np.zeros_like(points)
 
-        def joined(coef: Any, intercept: Any) -> _Floats:
-            table = np.empty((n_columns, self.n_features_in_ + 1))
-            table[:, :-1] = coef.toarray() if hasattr(coef, "toarray") else np.reshape(coef, (n_columns, -1))
-            table[:, -1] = intercept
-            return table
-
-        if not self.average:
-            return (start := joined(self.coef_, self.intercept_)), start.copy()
-        if getattr(self, "_average_coef", None) is None:  # an earlier call had no average
-            start = joined(self.coef_, self.intercept_)
-            return start, np.zeros_like(start)
-        return (
-            joined(self._standard_coef, self._standard_intercept),
-            joined(self._average_coef, self._average_intercept),
-        )
+    def _present(self, n_columns: int, X: Any) -> tuple[_Floats, _Floats]:
+        """Return the points with which `partial_fit` goes on, and their averages so far; zeros at the first call."""
+        points, averages = np.zeros((2, n_columns, X.shape[1] + 1))
+        own = vars(self)
+        of_steps = "_standard" if self.average and own.get("_standard_coef") is not None else ""
+        for name, table in (("_average", averages), (of_steps, points)):
+            if own.get(f"{name}_coef" if name else "coef_") is not None:
+                table[:, :-1] = _dense(own[f"{name}_coef" if name else "coef_"]).reshape(n_columns, -1)
+                table[:, -1] = own[f"{name}_intercept" if name else "intercept_"]
+        return points, averages
 
     def _descent(self, n_columns: int, partial: bool, held_out: Any, **of_classes: Any) -> Descent:
         """Return how the steps are taken."""
@@ -146,7 +148,7 @@ class StochasticFit(ResumableFit[StochasticInput]):
             average=int(self.average),
             seed=int(random.randint(_SEEDS)),
             seeds=tuple(random.randint(_SEEDS, size=n_columns).tolist()),
-            t=float(self.t_),
+            t=float(getattr(self, "t_", 1.0)) if partial else 1.0,
             held_out=held_out,
             **of_classes,
         )
@@ -188,6 +190,9 @@ class StochasticFit(ResumableFit[StochasticInput]):
             self._average_coef, self._average_intercept = self._split(averages)
             if average > self.t_ - 1:
                 self.coef_, self.intercept_ = self._split(standard)
+        else:  # those of an earlier fit
+            for name in ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept"):
+                self.__dict__.pop(name, None)
         if checked.classes is not None:
             self.classes_ = checked.classes
 

@@ -173,11 +173,10 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
         y = checked_labels(self, cluster, y, rows)
         weights = self._weights(sample_weight, rows)
         labels = Labels.of(self, cluster, y, None)
-        self.classes_ = labels.classes
-        self._require_classes()
-        self._begin(len(labels.classes), rows, coef_init, intercept_init)
+        n_columns = _columns_of(labels.classes)
+        start = self._first(n_columns, rows, coef_init, intercept_init)
         held_out = self._held_out(y, weights)
-        return self._run(cluster, self._input(rows, weights, labels, held_out, False))
+        return self._run(cluster, self._input(rows, weights, labels, start, held_out))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
@@ -220,18 +219,14 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
         y = checked_labels(self, cluster, y, rows)
         weights = self._weights(sample_weight, rows)
         _check_partial_fit_first_call(self, classes)
-        self._require_classes()
-        labels = self._among_classes(cluster, y)
-        if getattr(self, "coef_", None) is None:
-            self._begin(len(self.classes_), rows, None, None)
-        return self._run(cluster, self._input(rows, weights, labels, None, True), method="partial_fit")
-
-    def _require_classes(self) -> None:
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"The number of classes has to be greater than one; got {len(self.classes_)} class: "
-                f"{self.classes_[0]!r}"
-            )
+        try:
+            n_columns, labels = _columns_of(self.classes_), self._among_classes(cluster, y)
+        except ValueError:
+            if first:  # a second call may name other classes
+                del self.classes_
+            raise
+        checked = self._input(rows, weights, labels, self._present(n_columns, rows), partial=True)
+        return self._run(cluster, checked, method="partial_fit")
 
     def _among_classes(self, cluster: Ranks, y: Any) -> Labels:
         """Return the labels as numbers of all classes.
@@ -254,14 +249,15 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
             return Labels(self.classes_, places[found.targets], None, totals)
         return Labels(self.classes_, found.targets, y.code(self.classes_), totals)
 
-    def _input(self, X: Any, weights: Any, labels: Labels, held_out: Any, partial: bool) -> StochasticInput:
+    def _input(
+        self, X: Any, weights: Any, labels: Labels, start: tuple[Any, Any], held_out: Any = None, partial: bool = False
+    ) -> StochasticInput:
         n, by_class = len(labels.classes), np.ones(len(labels.classes))
         if self.class_weight is not None:
             by_class = class_weights(self.class_weight, labels.classes, labels.totals)
         columns = [(place, float(by_class[place]), 1.0) for place in range(n)]
         if n == 2:
             columns = [(1, float(by_class[1]), float(by_class[0]))]
-        points, averages = self._starts(len(columns))
         descent = self._descent(len(columns), partial, held_out, known=labels.known, columns=tuple(columns))
         return StochasticInput(
             X=X,
@@ -271,8 +267,24 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
             max_iter=descent.max_iter,
             parameters=self.get_params(deep=False),
             descent=descent,
-            points=points,
-            averages=averages,
+            points=start[0],
+            averages=start[1],
             partial=partial,
             classes=labels.classes,
         )
+
+
+def _columns_of(classes: npt.NDArray[Any]) -> int:
+    """Return the number of columns of coefficients.
+
+    Raises
+    ------
+    ValueError
+        If there is one class only.
+    """
+    if len(classes) < 2:
+        raise ValueError(
+            f"The number of classes has to be greater than one; got {len(classes)} class: {classes[0]!r}; pass rows of "
+            "two classes or more"
+        )
+    return 1 if len(classes) == 2 else len(classes)

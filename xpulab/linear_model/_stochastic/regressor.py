@@ -148,8 +148,8 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
         cluster = current_ranks()
         self._require_parameters()
         X, y, weights = self._read(cluster, X, y, sample_weight, multi_output=False)
-        self._begin(1, X, coef_init, intercept_init)
-        return self._run(cluster, self._input(X, y, weights, False))
+        start = self._first(1, X, coef_init, intercept_init)
+        return self._run(cluster, self._input(X, y, weights, start, False))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
@@ -181,12 +181,10 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
         if first:
             self._require_parameters(partial=True)
         X, y, weights = self._read(cluster, X, y, sample_weight, reset=first, multi_output=False)
-        if first:
-            self._begin(1, X, None, None)
-        return self._run(cluster, self._input(X, y, weights, True), method="partial_fit")
+        checked = self._input(X, y, weights, self._present(1, X), True)
+        return self._run(cluster, checked, method="partial_fit")
 
-    def _input(self, X: Any, y: Any, weights: Any, partial: bool) -> StochasticInput:
-        points, averages = self._starts(1)
+    def _input(self, X: Any, y: Any, weights: Any, start: tuple[Any, Any], partial: bool) -> StochasticInput:
         descent = self._descent(1, partial, self._held_out(y, weights))
         return StochasticInput(
             X=X,
@@ -195,8 +193,8 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
             max_iter=descent.max_iter,
             parameters=self.get_params(deep=False),
             descent=descent,
-            points=points,
-            averages=averages,
+            points=start[0],
+            averages=start[1],
             partial=partial,
             classes=None,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,22 +153,18 @@ class DenseBatches(Batches):
         self._device, self._dtype = device, rows.dtype
         counts = np.diff(deal.bounds)
         self._starts = np.concatenate([[0], np.cumsum(-(-counts // BLOCK) * BLOCK)])
-        # Where each row is, and -1 for what fills the blocks.
-        self._at = np.full(self._starts[-1], -1)
-        self._at[np.arange(len(deal.places)) + np.repeat(self._starts[:-1] - deal.bounds[:-1], counts)] = deal.places
+        self._filled = np.arange(len(deal.places)) + np.repeat(self._starts[:-1] - deal.bounds[:-1], counts)
+        order = np.full(self._starts[-1], -1)  # -1 fills the blocks
+        order[self._filled] = deal.places
 
         def fill(first: int, part: npt.NDArray[Any]) -> None:
-            chosen = self._at[first : first + len(part)]
+            chosen = order[first : first + len(part)]
             np.take(rows, chosen, axis=0, out=part, mode="clip")
             part[chosen < 0] = 0
 
-        self._rows, _ = Rows.read(device, (len(self._at), rows.shape[1]), rows.dtype, fill)
+        self._rows, _ = Rows.read(device, (len(order), rows.shape[1]), rows.dtype, fill)
         self._parts: dict[int, tuple[Rows, Rows]] = {}
         self._repeated: dict[int, Repeated] = {}
-
-    @cached_property
-    def _there(self) -> npt.NDArray[np.bool_]:
-        return self._at >= 0
 
     def aim(self, targets: _Floats, weights: _Floats | None) -> None:
         """Set the targets and the weights."""
@@ -182,8 +177,8 @@ class DenseBatches(Batches):
         self._repeated = {}
 
     def _padded(self, values: _Floats) -> npt.NDArray[np.floating]:
-        found = np.zeros(len(self._at), self._dtype)
-        found[self._there] = values
+        found = np.zeros(self._starts[-1], self._dtype)
+        found[self._filled] = values
         return found
 
     def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
