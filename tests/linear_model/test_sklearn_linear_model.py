@@ -66,6 +66,8 @@ _checks = parametrize_with_checks(
         Lars(),
         LassoLars(),
         HuberRegressor(),
+        SGDClassifier(),
+        SGDRegressor(),
         QuantileRegressor(alpha=0.01),
         GammaRegressor(),
         PoissonRegressor(),

@@ -16,9 +16,9 @@ from xpulab.linear_model import SGDClassifier, SGDRegressor
 pytestmark = pytest.mark.cluster
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(3000, 200)) * np.geomspace(0.5, 3, 200)  # few columns are fitted by rank 0 alone
-CLASSES = (X @ RNG.normal(size=(200, 3)) + 2 * RNG.gumbel(size=(3000, 3))).argmax(axis=1)
-TARGETS = X @ RNG.normal(size=200) + RNG.standard_t(2, 3000)
+X = RNG.normal(size=(3000, 1408)) * np.geomspace(3, 0.5, 1408)  # of few columns, rank 0 fits the rows of all
+CLASSES = (X @ RNG.normal(size=(1408, 3)) + 2 * RNG.gumbel(size=(3000, 3))).argmax(axis=1)
+TARGETS = X @ RNG.normal(size=1408) + RNG.standard_t(2, 3000)
 
 every_model = pytest.mark.parametrize(
     ("model", "y"),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from xpulab.engine.algorithms.descent import fitting
-from xpulab.engine.algorithms.descent.batches import DenseBatches, HostBatches, StepLoss
+from xpulab.engine.algorithms.descent.batches import DenseBatches, SparseBatches, StepLoss
 from xpulab.engine.algorithms.descent.dealing import Deal
 from xpulab.engine.algorithms.descent.steps import Steps
 from xpulab.engine.engine import Engine
@@ -19,6 +20,7 @@ from xpulab.sharing.checkpoint import Checkpoint
 from xpulab.sharing.linear_models import Descent
 
 RNG = np.random.default_rng(0)
+ONE = np.ones(1)
 
 
 def how(**changes: Any) -> Descent:
@@ -72,7 +74,10 @@ def test_the_host_and_the_device_have_the_same_sums(engine: Engine, name: str, w
     rows, targets = RNG.normal(size=(300, 5)), RNG.integers(0, 2, 300).astype(float)
     deal, loss, point = Deal.of([0, 300], 0, 1), StepLoss(name, 0.1), RNG.normal(size=6)
     weights = RNG.uniform(0.1, 2, 300) if weighted else None
-    made = DenseBatches(deal, loss, engine.device, rows), HostBatches(deal, loss, rows[deal.places])
+    made = (
+        DenseBatches(deal, loss, engine.device, rows),
+        SparseBatches(deal, loss, sparse.csr_matrix(rows[deal.places])),
+    )
     for batches in made:
         batches.aim(targets[deal.places], None if weights is None else weights[deal.places])
     for batch in range(len(deal.sizes)):
@@ -86,23 +91,62 @@ def test_the_host_and_the_device_have_the_same_sums(engine: Engine, name: str, w
 def test_a_step_is_that_of_its_rows_or_the_longest_that_cannot_rise() -> None:
     point, gradient = np.array([1.0, -2.0, 3.0]), np.array([10.0, 20.0, 30.0])
     steps = Steps(how(alpha=0.0, penalty=False), 1.0, 0.01)
-    steps.take(point, gradient, 10, 1.0)
+    (short, long), _ = steps.plan(np.array([10, 1000]), 1.0)
+    steps.take(point, gradient, 10, short)
     np.testing.assert_allclose(point, [0.9, -2.2, 2.7])
-    steps.take(point, gradient, 1000, 1.0)  # 10 times as long as 1 / curvature
+    steps.take(point, gradient, 1000, long)  # its rates add up to 10 / curvature
     np.testing.assert_allclose(point, [0.89, -2.22, 2.67])
-    sparse = Steps(how(alpha=1.0, l1_ratio=1.0), 1.0, 0.05)
+    thin = Steps(how(alpha=1.0, l1_ratio=1.0), 1.0, 0.05)
     small = np.array([0.3, -0.2, 1.0])
-    sparse.take(small, np.zeros(3), 5, 1.0)
+    thin.take(small, np.zeros(3), 5, 0.25)
     np.testing.assert_allclose(small, [0.05, 0.0, 1.0])
-    assert sparse.penalty(small) == pytest.approx(0.05)
+    assert thin.penalty(small) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"l1_ratio": 0.3}, {"average": 40}, {"penalty": False, "fit_intercept": False}]
+)
+@pytest.mark.parametrize("name", ["log_loss", "hinge", "perceptron", "squared_error", "epsilon_insensitive"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_steps_of_machine_code_are_those_of_numpy(dtype: Any, name: str, changes: dict[str, Any]) -> None:
+    rows = sparse.random(100, 7, density=0.4, format="csr", random_state=0, dtype=dtype)
+    deal, loss = Deal.of([0, 100], 0, 1), StepLoss(name, 0.1)
+    batches, steps = SparseBatches(deal, loss, rows[deal.places]), Steps(how(**changes), 1.0, 0.02)
+    batches.aim(RNG.integers(0, 2, 100).astype(float), RNG.uniform(0.1, 2, 100))
+    order = RNG.permutation(len(deal.sizes))
+    plan = steps.plan(deal.sizes[order], 3.0)
+    found, expected = RNG.normal(size=(2, 8)), np.empty(0)
+    point, mean = found.copy()
+    sums = np.zeros(2)
+    for batch, length, share in zip(order, *plan, strict=True):
+        lost, gradient = batches.sums(batch, point)
+        sums += lost, deal.sizes[batch] * steps.penalty(point)
+        steps.take(point, gradient, deal.sizes[batch], length)
+        mean += (point - mean) * share
+    expected = np.array([point, mean])
+    np.testing.assert_allclose(batches.take(order, plan, steps, *found), sums, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_mean_is_that_of_the_second_half_or_since_a_row() -> None:
+    sizes, points = np.array([3, 4, 3, 5, 4]), RNG.normal(size=5)
+
+    def mean_of(average: int, start: float) -> float:
+        mean = start
+        for point, share in zip(points, Steps(how(average=average), 1.0, 0.1).plan(sizes, 1.0)[1], strict=True):
+            mean += (point - mean) * share
+        return mean
+
+    assert mean_of(0, 9.0) == pytest.approx(points[2:].mean())
+    assert mean_of(5, 9.0) == pytest.approx(np.average(points[1:], weights=[3, 3, 5, 4]))
 
 
 def test_the_rates_are_those_of_scikit_learn() -> None:
-    assert Steps(how(learning_rate="optimal", alpha=1e-4), 1.0, 0.1).rate(1.0) == pytest.approx(10.0)
-    assert Steps(how(learning_rate="invscaling", power_t=0.5), 1.0, 0.1).rate(100.0) == pytest.approx(0.01)
+    assert Steps(how(learning_rate="optimal", alpha=1e-4), 1.0, 0.1).rates(ONE)[0] == pytest.approx(10.0)
+    assert Steps(how(learning_rate="invscaling", power_t=0.5), 1.0, 0.1).rates(100 * ONE) == pytest.approx(0.01)
     adaptive = Steps(how(learning_rate="adaptive", n_iter_no_change=2), 1.0, 0.1)
     assert not adaptive.has_ended(1)
-    assert (adaptive.has_ended(2), adaptive.rate(7.0)) == (False, pytest.approx(0.02))
+    assert (adaptive.has_ended(2), adaptive.rates(7 * ONE)[0]) == (False, pytest.approx(0.02))
     assert Steps(how(n_iter_no_change=2), 1.0, 0.1).has_ended(2)
 
 

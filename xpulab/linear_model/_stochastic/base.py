@@ -82,6 +82,13 @@ class StochasticFit(ResumableFit[StochasticInput]):
     def _require_parameters(self, partial: bool = False) -> None:
         """Raise an error as scikit-learn for parameters that do not go together, and for those that have no steps."""
         self._more_validate_params(for_partial_fit=partial)
+        if self.power_t < 0:
+            warnings.warn(
+                f"power_t={self.power_t} was given. Negative values for `power_t` are deprecated, and scikit-learn "
+                "1.10 refuses them: choose 0 or more",
+                FutureWarning,
+                stacklevel=4,
+            )
         if self.learning_rate in ("pa1", "pa2"):
             name = type(self).__name__
             raise ValueError(
@@ -101,15 +108,20 @@ class StochasticFit(ResumableFit[StochasticInput]):
         points = np.zeros((n_columns, X.shape[1] + 1))
         parts = ("coef", coef_init, points[:, :-1]), ("intercept", intercept_init, points[:, -1])
         for name, given, part in parts:
+            what, hint = f"Provided {name}_init", "leave it out"
             if given is None and self.warm_start:
-                given = getattr(self, f"{name}_", None)
+                given, what, hint = (
+                    getattr(self, f"{name}_", None),
+                    f"{name}_ of the fit before",
+                    "set warm_start=False",
+                )
             if given is None:
                 continue
             values = _dense(given)
             if values.shape != part.shape and not (n_columns == 1 and values.size == part.size):
                 raise ValueError(
-                    f"{name}_init, or {name}_ with warm_start=True, has the shape {values.shape}; expected "
-                    f"{part.shape}, for the features and classes of this fit: leave it out, or set warm_start=False"
+                    f"{what} does not match dataset: its shape is {values.shape}, and {part.shape} is expected for the "
+                    f"features and classes of this fit: {hint}"
                 )
             part[...] = values.reshape(part.shape)
         return points, np.zeros_like(points)

@@ -9,20 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.engine.algorithms.descent.dealing import Deal
+from xpulab.engine.algorithms.descent.steps import Plan, Steps
 from xpulab.engine.algorithms.linear.losses import KINKED, UNLIMITED, Classes, Distances, Margins, RowLoss
 from xpulab.kernels.layout import BLOCK
 from xpulab.kernels.linear.linear_losses import Loss, Repeated, second_products
+from xpulab.kernels.linear.sparse_steps import SparseSteps
 from xpulab.kernels.rows import Rows, weighted
 from xpulab.kernels.runtime.device import Device
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-__all__ = ["Batches", "DenseBatches", "HostBatches", "StepLoss"]
+__all__ = ["Batches", "DenseBatches", "SparseBatches", "StepLoss"]
 
 _Floats = npt.NDArray[np.float64]
 
 _SQUARES = Loss("identity")  # its second derivatives are 1
+_HALF_SQUARES = Loss("distance", 1, (np.inf, 1.0, 0.0, 1.0, 1.0))  # of the distance from a target
 _FAR = 2.0**40
 
 
@@ -82,7 +85,7 @@ class Batches(ABC):
         """Set the targets and the weights of this rank's rows, (n_own,) in the order of the batches."""
 
     @abstractmethod
-    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
+    def _sums(self, batch: int, point: _Floats) -> tuple[float, _Floats]:
         """Return the sum of the losses, and the gradient by coefficients and intercept, (n_features + 1,)."""
 
     @abstractmethod
@@ -94,9 +97,7 @@ class Batches(ABC):
         first, last = self.deal.bounds[batch : batch + 2]
         if first == last:
             return 0.0, np.zeros(len(point))
-        scale = self.loss.scale
-        loss, gradient = self._sums(batch, point[:-1] * scale, float(point[-1]) * scale)
-        return loss / scale, gradient
+        return self._sums(batch, point)
 
     def products(self, batch: int, step: _Floats) -> _Floats:
         """Return products as `_products`, zeros without rows."""
@@ -104,39 +105,41 @@ class Batches(ABC):
         return np.zeros(len(step)) if first == last else self._products(batch, step)
 
 
-class HostBatches(Batches):
-    """Batches whose sums the host computes: of sparse rows, or of few.
+class SparseBatches(Batches):
+    """Batches of sparse rows on the host.
 
     Parameters
     ----------
-    matrix : numpy.ndarray or scipy.sparse.csr_matrix of shape (n_own, n_features)
+    matrix : scipy.sparse.csr_matrix of shape (n_own, n_features)
         The rows in the order of the batches.
     """
 
-    def __init__(self, deal: Deal, loss: StepLoss, matrix: _Floats | sparse.csr_matrix) -> None:
+    def __init__(self, deal: Deal, loss: StepLoss, matrix: sparse.csr_matrix) -> None:
         super().__init__(deal, loss, matrix.shape[1])
-        self._parts = [matrix[first:last] for first, last in zip(deal.bounds[:-1], deal.bounds[1:], strict=True)]
+        self._steps = SparseSteps(matrix, deal.bounds, loss.of_rows.kernel, loss.scale)
+        self._squares = SparseSteps(matrix, deal.bounds, _HALF_SQUARES, 1.0)
         self._targets: _Floats = np.empty(0)
-        self._weights: _Floats | None = None
+        self._weights: _Floats = np.empty(0)
 
     def aim(self, targets: _Floats, weights: _Floats | None) -> None:
         """Set the targets and the weights."""
-        self._targets, self._weights = targets, weights
+        self._targets, self._weights = targets, np.ones(len(targets)) if weights is None else weights
 
-    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
-        rows, own = self._parts[batch], slice(*self.deal.bounds[batch : batch + 2])
-        raw, targets = (rows @ coef + intercept)[:, None], self._targets[own]
-        losses, residuals = self.loss.of_rows.losses(raw, targets), self.loss.of_rows.residuals(raw, targets)[:, 0]
-        if self._weights is not None:
-            losses, residuals = losses * self._weights[own], residuals * self._weights[own]
-        return float(losses.sum()), np.append(rows.T @ residuals, residuals.sum())
+    def _sums(self, batch: int, point: _Floats) -> tuple[float, _Floats]:
+        return self._steps.gradient(batch, self._targets, self._weights, point)
 
     def _products(self, batch: int, step: _Floats) -> _Floats:
-        rows, own = self._parts[batch], slice(*self.deal.bounds[batch : batch + 2])
-        along = rows @ step[:-1] + step[-1]
-        if self._weights is not None:
-            along = along * self._weights[own]
-        return np.append(rows.T @ along, along.sum())
+        # These are the gradient of half the squares of the products.
+        return self._squares.gradient(batch, np.zeros(len(self._targets)), self._weights, step)[1]
+
+    def take(
+        self, order: npt.NDArray[np.int64], plan: Plan, steps: Steps, point: _Floats, mean: _Floats
+    ) -> tuple[float, float]:
+        """Take a step for each batch, of rows that are all on this rank, as `steps.take` does.
+
+        Returns the sums over the rows of the losses and of the penalties, each before the step of its batch.
+        """
+        return self._steps.take(order, plan, self._targets, self._weights, steps.penalties, point, mean)
 
 
 class DenseBatches(Batches):
@@ -181,12 +184,12 @@ class DenseBatches(Batches):
         found[self._filled] = values
         return found
 
-    def _sums(self, batch: int, coef: _Floats, intercept: float) -> tuple[float, _Floats]:
-        repeated = self._repeated.get(batch)
+    def _sums(self, batch: int, point: _Floats) -> tuple[float, _Floats]:
+        repeated, scale = self._repeated.get(batch), self.loss.scale
         if repeated is None:
             repeated = self._repeated[batch] = Repeated(*self._parts[batch], self.loss.of_rows.kernel)
-        found = repeated(coef, intercept)
-        return found.loss, found.gradient[0]
+        found = repeated(point[:-1] * scale, float(point[-1]) * scale)
+        return found.loss / scale, found.gradient[0]
 
     def _products(self, batch: int, step: _Floats) -> _Floats:
         zero, one = np.zeros((1, self.n_features)), np.zeros(1)

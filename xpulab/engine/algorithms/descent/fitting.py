@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.descent.batches import Batches, DenseBatches, HostBatches, StepLoss
+from xpulab.engine.algorithms.descent.batches import Batches, DenseBatches, SparseBatches, StepLoss
 from xpulab.engine.algorithms.descent.dealing import Deal
 from xpulab.engine.algorithms.descent.given import Given
 from xpulab.engine.algorithms.descent.steps import Steps
@@ -94,6 +94,16 @@ def _require_finite(numbers: _Floats, epoch: int) -> None:
         )
 
 
+def _stored(rows: npt.NDArray[np.floating] | sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return rows as sparse ones, of which zeros are stored, too."""
+    from scipy import sparse
+
+    if not isinstance(rows, np.ndarray):
+        return rows
+    (n, d), columns = rows.shape, np.arange(rows.shape[1], dtype=np.int32)
+    return sparse.csr_matrix((rows.ravel(), np.tile(columns, n), np.arange(n + 1) * d), rows.shape)
+
+
 class _Score:
     """The score of rows for validation: the share of them that is on the right side, or R²; all ranks ask together."""
 
@@ -109,6 +119,10 @@ class _Score:
         self._weights = np.ones(len(targets)) if weights is None else weights
         w, y = self._weights, targets
         total, first, second = reduced(np.array([w.sum(), w @ y, w @ (y * y)]))
+        if total == 0:
+            raise ValueError(
+                "The sample weights for validation set are all zero, consider using a different random state."
+            )
         self._all = float(total if of_classes else second - first * first / total)
 
     def __call__(self, point: _Floats) -> float:
@@ -144,17 +158,19 @@ class _Fit:
         self._n = int(self._deal.sizes.sum())
         loss, rows = StepLoss(how.loss, how.epsilon), given.rows
         self._held_out = rows[self._deal.held_out]
+        self._alone: SparseBatches | None = None
         self._batches: Batches
-        if not isinstance(rows, np.ndarray):
-            self._batches = HostBatches(self._deal, loss, rows[self._deal.places])
-        elif reduced is None:
-            self._batches = HostBatches(self._deal, loss, rows[self._deal.places].astype(np.float64))
-        else:
+        if reduced is None:
+            dealt = rows[self._deal.places]
+            self._batches = self._alone = SparseBatches(self._deal, loss, _stored(dealt))
+        elif isinstance(rows, np.ndarray):
             self._batches = DenseBatches(self._deal, loss, task.device, rows)
+        else:
+            self._batches = SparseBatches(self._deal, loss, rows[self._deal.places])
         self._has_any = bool(state["iteration"] or state["run"])
         self._converged = all(n < how.max_iter for n in state["n_iter"])
         self._history: list[tuple[int, int, float, float, float]] = []
-        self._said = ""
+        self._said, self._curvatures = "", dict[tuple[float, ...], float]()
         self._started = self._kept = time.perf_counter()
         self._shown = 0.0
         self._keep: Callable[[Mapping[str, Any]], None] = lambda state: None
@@ -205,17 +221,17 @@ class _Fit:
         how, state, random, score = self._how, self._state, np.random.RandomState(self._how.seeds[run]), self._aim(run)
         if state["iteration"]:
             random.set_state(state["random"])
-        curvature = self._batches.loss.bend * self._curvature()
+        curvature = self._batches.loss.bend * self._curvature(run)
         _require_finite(np.array([curvature]), state["iteration"] + 1)
         steps = Steps(how, curvature, state["eta"])
-        points, averages = state["points"].copy(), state["averages"].copy()
+        point, average = state["points"][run].copy(), state["averages"][run].copy()
         iteration, best, stale, ended = state["iteration"], state["best"], state["stale"], False
         while iteration < how.max_iter and not ended:
             n_batches = len(self._deal.sizes)
             order = random.permutation(n_batches) if how.shuffle else np.arange(n_batches)
-            loss, objective = self._iteration(steps, order, points[run], averages[run], how.t + iteration * self._n)
+            loss, objective = self._iteration(steps, order, point, average, how.t + iteration * self._n)
             iteration += 1
-            ends = points[run] if how.average else averages[run]
+            ends = point if how.average else average
             _require_finite(ends, iteration)
             found = np.nan if score is None else score(ends)
             less = objective if score is None else -found
@@ -225,9 +241,9 @@ class _Fit:
             ended = steps.has_ended(stale)
             if stale >= how.n_iter_no_change:
                 stale = 0
+            state["points"][run], state["averages"][run] = point, average
             self._state = {
-                "run": run, "iteration": iteration, "points": points.copy(), "averages": averages.copy(),
-                "n_iter": state["n_iter"], "random": random.get_state(), "eta": steps.eta, "best": best,
+                **state, "iteration": iteration, "random": random.get_state(), "eta": steps.eta, "best": best,
                 "stale": stale,
             }  # fmt: skip
             self._note(run + 1, iteration, objective, found)
@@ -253,32 +269,37 @@ class _Fit:
         Interrupted
             On all ranks together, if the task was asked to stop.
         """
-        losses = penalties = 0.0
-        sizes = self._deal.sizes
-        middle, total = len(order) // 2, np.zeros(len(point))
-        for number, batch in enumerate(order):
-            loss, gradient = self._batches.sums(batch, point)
-            every = self._reduced(np.concatenate([gradient, [loss, self._task.cancelled()]]))
-            if every[-1]:
+        sizes = self._deal.sizes[order]
+        plan = steps.plan(sizes, t)
+        if self._alone is not None:
+            if self._task.cancelled():
                 raise Interrupted
-            n = int(sizes[batch])
-            losses += float(every[-2])
-            penalties += n * steps.penalty(point)
-            steps.take(point, every[:-2], n, t)
-            t += n
-            if self._how.average:
-                steps.average(mean, point, n, t)
-            elif number >= middle:
-                total += point
-        if not self._how.average:
-            mean[:] = total / (len(order) - middle)
-            if steps.makes_zeros:
-                mean[:-1][point[:-1] == 0] = 0
+            losses, penalties = self._alone.take(order, plan, steps, point, mean)
+        else:
+            losses = penalties = 0.0
+            for batch, n, length, share in zip(order, sizes.tolist(), *plan, strict=True):
+                loss, gradient = self._batches.sums(batch, point)
+                every = self._reduced(np.concatenate([gradient, [loss, self._task.cancelled()]]))
+                if every[-1]:
+                    raise Interrupted
+                losses += float(every[-2])
+                penalties += n * steps.penalty(point)
+                steps.take(point, every[:-2], n, length)
+                if share:
+                    mean += (point - mean) * share
+        if not self._how.average and steps.makes_zeros:
+            mean[:-1][point[:-1] == 0] = 0
         return losses / self._n, (losses + penalties) / self._n
 
-    def _curvature(self) -> float:
-        """Return the largest eigenvalue of the products of columns, and of a column of ones, over some batches."""
+    def _curvature(self, run: int) -> float:
+        """Return the largest eigenvalue of the products of columns, and of a column of ones, over some batches.
+
+        It depends on the weights; columns without weights of classes share one.
+        """
         deal, largest = self._deal, 0.0
+        weights = self._how.columns[run][1:] if self._how.columns else ()
+        if weights in self._curvatures:
+            return self._curvatures[weights]
         for batch in range(min(_SOME, len(deal.sizes))):
             vector, length = np.random.RandomState(0).normal(size=self._batches.n_features + 1), 0.0
             for _ in range(_POWERS):
@@ -287,6 +308,7 @@ class _Fit:
                 vector = self._reduced(self._batches.products(batch, vector)) / deal.sizes[batch]
                 length = float(np.linalg.norm(vector))
             largest = max(largest, length)
+        self._curvatures = {weights: largest} if weights in ((), (1.0, 1.0)) else {}
         return largest
 
     def _say(self, iteration: int, point: _Floats, loss: float, objective: float, score: float) -> None:

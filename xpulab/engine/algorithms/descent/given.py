@@ -27,7 +27,7 @@ __all__ = ["Given"]
 
 _Floats = npt.NDArray[np.float64]
 
-_FEW = 1 << 13  # numbers of a batch with which one rank is done before all ranks have met
+_FEW = 1 << 16  # numbers of a batch with which one rank is done before all ranks have met
 _PIECE = 16 << 20  # bytes that are read between two looks for an interrupt
 
 

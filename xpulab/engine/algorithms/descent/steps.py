@@ -20,15 +20,19 @@ References
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from xpulab.sharing.linear_models import Descent
 
-__all__ = ["Steps"]
+__all__ = ["Plan", "Steps"]
 
 _Floats = npt.NDArray[np.float64]
+
+#: The length of each step of an iteration, and the share of the way to the point after it that the mean goes.
+Plan: TypeAlias = tuple[_Floats, _Floats]
 
 
 class Steps:
@@ -58,6 +62,11 @@ class Steps:
             self._before = 1 / (typical * how.alpha)
 
     @property
+    def penalties(self) -> tuple[float, float, bool]:
+        """Factors of half the sum of squares and of the l1 norm, and whether there is an intercept."""
+        return self._squares, self._norm, self._how.fit_intercept
+
+    @property
     def makes_zeros(self) -> bool:
         """Whether coefficients become zero, because the penalty has an l1 norm."""
         return self._norm > 0
@@ -68,16 +77,28 @@ class Steps:
         squares = self._squares / 2 * float(coef @ coef) if self._squares else 0.0
         return squares + (self._norm * float(np.abs(coef).sum()) if self._norm else 0.0)
 
-    def rate(self, t: float) -> float:
-        """Return the learning rate of row number t, which counts from 1."""
+    def rates(self, t: _Floats) -> _Floats:
+        """Return the learning rates of rows with these numbers, which count from 1."""
         how = self._how
         if how.learning_rate == "optimal":
             return 1 / (how.alpha * (self._before + t - 1))
-        return how.eta0 / t**how.power_t if how.learning_rate == "invscaling" else self.eta
+        return how.eta0 / t**how.power_t if how.learning_rate == "invscaling" else np.full(len(t), self.eta)
 
-    def take(self, point: _Floats, gradient: _Floats, n: int, t: float) -> None:
-        """Take the step for a batch of n rows, of which the first has number t, with the sum of their gradients."""
-        length = min(n * self.rate(t + (n - 1) / 2), self._longest)
+    def plan(self, sizes: npt.NDArray[np.int64], t: float) -> Plan:
+        """Return the plan of an iteration with batches of so many rows, of which the first has number t.
+
+        Without an average since an earlier row, the mean is that of the points after the second half of the steps.
+        """
+        firsts = t + np.cumsum(sizes) - sizes
+        lengths = np.minimum(sizes * self.rates(firsts + (sizes - 1) / 2), self._longest)
+        if self._how.average:
+            since = firsts + sizes - self._how.average
+            return lengths, np.where(since > 0, np.minimum(sizes, since) / np.maximum(since, 1), 0.0)
+        number = np.arange(len(sizes)) - len(sizes) // 2
+        return lengths, np.where(number < 0, 0.0, 1 / np.maximum(number + 1, 1))
+
+    def take(self, point: _Floats, gradient: _Floats, n: int, length: float) -> None:
+        """Take a step for a batch of n rows, with the sum of their gradients."""
         coef = point[:-1]
         coef -= length / n * gradient[:-1]
         if self._squares:
@@ -86,12 +107,6 @@ class Steps:
             np.copyto(coef, np.sign(coef) * np.maximum(np.abs(coef) - length * self._norm, 0))
         if self._how.fit_intercept:
             point[-1] -= length / n * gradient[-1]
-
-    def average(self, mean: _Floats, point: _Floats, n: int, t: float) -> None:
-        """Add the point after the n rows up to, not including, number t to the average since row `average`."""
-        since = t - self._how.average
-        if since > 0:
-            mean += (point - mean) * (min(n, since) / since)
 
     def has_ended(self, stale: int) -> bool:
         """Return whether a fit ends after so many iterations without an improvement; if not, "adaptive" is slower."""
