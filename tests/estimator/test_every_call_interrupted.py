@@ -135,7 +135,7 @@ def method_in(said: str, kind: Any, name: str) -> str:
     goes_on = r"was interrupted in iteration \d+ of \d+(, run \d+ of \d+)?; to go on, type: .*\.interrupted\(\)"
     fits = rf"was interrupted{before}; nothing was fitted: {AGAIN}|{goes_on}|had ended .*: the estimator is fitted"
     plainly = rf"was interrupted: {AGAIN}"
-    counts = rf"was interrupted; its rows do not count: {AGAIN}"
+    counts = rf"was interrupted{before}; its rows do not count: {AGAIN}"
     expected = counts if of == "partial_fit" else fits if "fit" in of else plainly
     if of in ("fit_predict", "fit_transform"):  # the fit may have ended
         expected = f"{fits}|{plainly}"

@@ -62,6 +62,9 @@ def require_report_of(estimator: Any) -> None:
         return
     steps = getattr(estimator, "n_steps_", getattr(estimator, "n_iter_", reached.number))
     fits = len(getattr(estimator, "Cs_", ()))  # each is an iteration
+    if shown.estimator == "SGDClassifier":  # the runs are those of the classes
+        steps = [each.number for each in shown.iterations if each.init == reached.init]
+        assert estimator.n_iter_ == max(each.number for each in shown.iterations)
     kept = fits or np.max(steps)
     assert kept == reached.number, shown
     assert shown.objective

@@ -14,6 +14,7 @@ from scipy import sparse
 from xpulab.engine.algorithms.descent import fitting
 from xpulab.engine.algorithms.descent.batches import DenseBatches, SparseBatches, StepLoss
 from xpulab.engine.algorithms.descent.dealing import Deal
+from xpulab.engine.algorithms.descent.given import Given
 from xpulab.engine.algorithms.descent.steps import Steps
 from xpulab.engine.engine import Engine
 from xpulab.sharing.checkpoint import Checkpoint
@@ -150,13 +151,27 @@ def test_the_rates_are_those_of_scikit_learn() -> None:
     assert Steps(how(n_iter_no_change=2), 1.0, 0.1).has_ended(2)
 
 
+def test_a_class_is_told_from_all_others_with_its_weights() -> None:
+    given_ = Given(np.zeros((4, 1)), np.array([0.0, 2, 1, 2]), np.array([1.0, 2, 3, 4]), [0, 4], 0)
+    three = how(columns=((0, 1.0, 1.0), (1, 1.0, 1.0), (2, 3.0, 0.5)))
+    weights, targets = given_.of_column(three, 2, of_classes=True)
+    assert weights is not None
+    np.testing.assert_array_equal(weights, [0.5, 6, 1.5, 12])
+    np.testing.assert_array_equal(targets, [0, 1, 0, 1])
+    weights, targets = given_.of_column(three, 0, of_classes=False)
+    assert weights is given_.weights
+    np.testing.assert_array_equal(targets, [1, -1, -1, -1])
+    assert given_.of_column(how(), 0, of_classes=False) == (given_.weights, given_.targets)
+
+
 def test_the_task_fits(ask: Callable[..., Any]) -> None:
     assert fitting.__name__ == "xpulab.engine.algorithms.descent.fitting"
     X = RNG.normal(size=(500, 3))
     y = X @ [1.0, -2, 3] + 4
-    start = {"points": np.zeros((1, 4)), "averages": np.zeros((1, 4))}
     with Checkpoint.create(1 << 20) as kept:
-        found = ask("SGD.fit", X, targets=y, descent=how(penalty=False), checkpoint=kept.path, **start)
+        found = ask(
+            "SGD.fit", X, targets=y, descent=how(penalty=False), checkpoint=kept.path, start=np.zeros((2, 1, 4))
+        )
     np.testing.assert_allclose(found["state"]["points"], [[1, -2, 3, 4]], atol=1e-3)
     assert (found["rows"], found["converged"], found["state"]["n_iter"]) == (500, False, [5])
     assert len(found["history"]) == 5

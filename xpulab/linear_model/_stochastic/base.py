@@ -34,13 +34,12 @@ def _dense(values: Any) -> _Floats:
 class StochasticInput(FitInput):
     """A fit: how its steps are taken, and where they begin.
 
-    `points` and `averages` have coefficients and intercepts (n_columns, n_features + 1). With `partial`, the fit is one
-    call of `partial_fit`. `classes` is None for a regression.
+    `start` has the points and their averages so far, each with coefficients and intercepts: (2, n_columns,
+    n_features + 1). With `partial`, the fit is one call of `partial_fit`. `classes` is None for a regression.
     """
 
     descent: Descent
-    points: _Floats
-    averages: _Floats
+    start: _Floats
     partial: bool
     classes: npt.NDArray[Any] | None
 
@@ -97,15 +96,16 @@ class StochasticFit(ResumableFit[StochasticInput]):
                 f"sklearn.linear_model.{name}"
             )
 
-    def _first(self, n_columns: int, X: Any, coef_init: Any, intercept_init: Any) -> tuple[_Floats, _Floats]:
-        """Return the points with which the steps of a fit begin, and their averages so far; no attribute changes.
+    def _first(self, n_columns: int, n_features: int, coef_init: Any, intercept_init: Any) -> _Floats:
+        """Return the start of a fit, see `StochasticInput`; no attribute changes.
 
         Raises
         ------
         ValueError
             If what is given, or is there with `warm_start`, has not the shape of this fit.
         """
-        points = np.zeros((n_columns, X.shape[1] + 1))
+        start = np.zeros((2, n_columns, n_features + 1))
+        points = start[0]
         parts = ("coef", coef_init, points[:, :-1]), ("intercept", intercept_init, points[:, -1])
         for name, given, part in parts:
             what, hint = f"Provided {name}_init", "leave it out"
@@ -124,18 +124,19 @@ class StochasticFit(ResumableFit[StochasticInput]):
                     f"features and classes of this fit: {hint}"
                 )
             part[...] = values.reshape(part.shape)
-        return points, np.zeros_like(points)
+        return start
 
-    def _present(self, n_columns: int, X: Any) -> tuple[_Floats, _Floats]:
-        """Return the points with which `partial_fit` goes on, and their averages so far; zeros at the first call."""
-        points, averages = np.zeros((2, n_columns, X.shape[1] + 1))
+    def _present(self, n_columns: int, n_features: int) -> _Floats:
+        """Return with what `partial_fit` goes on, as `_first`; zeros at the first call."""
+        start = np.zeros((2, n_columns, n_features + 1))
+        points, averages = start
         own = vars(self)
         of_steps = "_standard" if self.average and own.get("_standard_coef") is not None else ""
         for name, table in (("_average", averages), (of_steps, points)):
             if own.get(f"{name}_coef" if name else "coef_") is not None:
                 table[:, :-1] = _dense(own[f"{name}_coef" if name else "coef_"]).reshape(n_columns, -1)
                 table[:, -1] = own[f"{name}_intercept" if name else "intercept_"]
-        return points, averages
+        return start
 
     def _descent(self, n_columns: int, partial: bool, held_out: Any, **of_classes: Any) -> Descent:
         """Return how the steps are taken."""
@@ -152,7 +153,7 @@ class StochasticFit(ResumableFit[StochasticInput]):
             penalty=self.penalty is not None,
             fit_intercept=bool(self.fit_intercept),
             shuffle=bool(self.shuffle),
-            early_stopping=bool(self.early_stopping),
+            early_stopping=held_out is not None,
             max_iter=1 if partial else int(self.max_iter),
             n_iter_no_change=int(self.n_iter_no_change),
             verbose=int(self.verbose),
@@ -175,19 +176,19 @@ class StochasticFit(ResumableFit[StochasticInput]):
         return np.packbits(self._make_validation_split(y, sample_mask=there))
 
     def _room(self, checked: StochasticInput) -> int:
-        return 2 * checked.points.nbytes + 8 * len(checked.points) + (16 << 10)
+        return checked.start.nbytes + 8 * checked.n_init + (16 << 10)
 
     def _callbacks(self, checked: StochasticInput) -> Callbacks:
-        runs = len(checked.points)
+        runs = checked.n_init
         return Callbacks(self, checked.X, checked.weights, runs, checked.max_iter, runs=runs > 1)
 
-    def _arguments(self, cluster: Ranks, checked: StochasticInput, state: dict[str, Any] | None) -> dict[str, Any]:
-        return {"descent": checked.descent, "points": checked.points, "averages": checked.averages}
+    def _arguments(self, cluster: Ranks, checked: StochasticInput, state: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {"descent": checked.descent, "start": checked.start}
 
     def _keep_state(self, checked: StochasticInput, state: Any, labels: npt.NDArray[Any] | None) -> None:
         self._set(checked, state)
 
-    def _keep(self, checked: StochasticInput, answer: dict[str, Any], labels: Any) -> None:
+    def _keep(self, checked: StochasticInput, answer: Mapping[str, Any], labels: npt.NDArray[Any] | None) -> None:
         self._set(checked, answer["state"])
 
     def _set(self, checked: StochasticInput, state: DescentState) -> None:
@@ -195,25 +196,23 @@ class StochasticFit(ResumableFit[StochasticInput]):
         n, average, dtype = checked.X.shape[0], checked.descent.average, checked.X.dtype
         self.n_iter_ = max([state["iteration"], *state["n_iter"]])
         self.t_ = checked.descent.t + self.n_iter_ * n
-        standard, averages = state["points"].astype(dtype), state["averages"].astype(dtype)
-        self.coef_, self.intercept_ = self._split(averages)
+        standard, averages = (self._split(state[name], dtype) for name in ("points", "averages"))
+        self.coef_, self.intercept_ = standard if average > self.t_ - 1 else averages
         if average:
-            self._standard_coef, self._standard_intercept = self._split(standard)
-            self._average_coef, self._average_intercept = self._split(averages)
-            if average > self.t_ - 1:
-                self.coef_, self.intercept_ = self._split(standard)
+            self._standard_coef, self._standard_intercept = standard
+            self._average_coef, self._average_intercept = averages
         else:  # those of an earlier fit
             for name in ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept"):
                 self.__dict__.pop(name, None)
         if checked.classes is not None:
             self.classes_ = checked.classes
 
-    def _split(self, table: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return coefficients and intercepts in the shapes of the fitted attributes."""
-        coef = np.ascontiguousarray(table[:, :-1])
-        return coef if is_classifier(self) else coef[0], table[:, -1].copy()
+    def _split(self, table: _Floats, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return coefficients and intercepts in the shapes and dtypes of scikit-learn's fitted attributes."""
+        coef, intercept = table[:, :-1].astype(dtype), table[:, -1].copy()
+        return (coef, intercept.astype(dtype)) if is_classifier(self) else (coef[0], intercept)
 
-    def _tell(self, checked: StochasticInput, answer: dict[str, Any]) -> None:
+    def _tell(self, checked: StochasticInput, answer: Mapping[str, Any]) -> None:
         print(answer["said"], end="")
         if not checked.partial and self.tol is not None and self.n_iter_ == checked.max_iter:
             warnings.warn(

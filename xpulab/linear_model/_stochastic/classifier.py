@@ -174,7 +174,7 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
         weights = self._weights(sample_weight, rows)
         labels = Labels.of(self, cluster, y, None)
         n_columns = _columns_of(labels.classes)
-        start = self._first(n_columns, rows, coef_init, intercept_init)
+        start = self._first(n_columns, rows.shape[1], coef_init, intercept_init)
         held_out = self._held_out(y, weights)
         return self._run(cluster, self._input(rows, weights, labels, start, held_out))
 
@@ -225,7 +225,7 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
             if first:  # a second call may name other classes
                 del self.classes_
             raise
-        checked = self._input(rows, weights, labels, self._present(n_columns, rows), partial=True)
+        checked = self._input(rows, weights, labels, self._present(n_columns, rows.shape[1]), partial=True)
         return self._run(cluster, checked, method="partial_fit")
 
     def _among_classes(self, cluster: Ranks, y: Any) -> Labels:
@@ -250,7 +250,13 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
         return Labels(self.classes_, found.targets, y.code(self.classes_), totals)
 
     def _input(
-        self, X: Any, weights: Any, labels: Labels, start: tuple[Any, Any], held_out: Any = None, partial: bool = False
+        self,
+        X: Any,
+        weights: Any,
+        labels: Labels,
+        start: npt.NDArray[np.float64],
+        held_out: Any = None,
+        partial: bool = False,
     ) -> StochasticInput:
         n, by_class = len(labels.classes), np.ones(len(labels.classes))
         if self.class_weight is not None:
@@ -267,8 +273,7 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
             max_iter=descent.max_iter,
             parameters=self.get_params(deep=False),
             descent=descent,
-            points=start[0],
-            averages=start[1],
+            start=start,
             partial=partial,
             classes=labels.classes,
         )

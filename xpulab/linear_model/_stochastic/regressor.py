@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,8 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
     array([4.])
     """
 
+    _computes_as: ClassVar[str] = "intercept_"  # always float64, as that of scikit-learn
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
         self,
@@ -148,7 +150,7 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
         cluster = current_ranks()
         self._require_parameters()
         X, y, weights = self._read(cluster, X, y, sample_weight, multi_output=False)
-        start = self._first(1, X, coef_init, intercept_init)
+        start = self._first(1, self.n_features_in_, coef_init, intercept_init)
         return self._run(cluster, self._input(X, y, weights, start, False))
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -181,11 +183,11 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
         if first:
             self._require_parameters(partial=True)
         X, y, weights = self._read(cluster, X, y, sample_weight, reset=first, multi_output=False)
-        checked = self._input(X, y, weights, self._present(1, X), True)
+        checked = self._input(X, y, weights, self._present(1, self.n_features_in_), True)
         return self._run(cluster, checked, method="partial_fit")
 
-    def _input(self, X: Any, y: Any, weights: Any, start: tuple[Any, Any], partial: bool) -> StochasticInput:
-        descent = self._descent(1, partial, self._held_out(y, weights))
+    def _input(self, X: Any, y: Any, weights: Any, start: npt.NDArray[np.float64], partial: bool) -> StochasticInput:
+        descent = self._descent(1, partial, None if partial else self._held_out(y, weights))
         return StochasticInput(
             X=X,
             weights=weights,
@@ -193,8 +195,7 @@ class SGDRegressor(StochasticFit, LinearProxy, sklearn.linear_model.SGDRegressor
             max_iter=descent.max_iter,
             parameters=self.get_params(deep=False),
             descent=descent,
-            points=start[0],
-            averages=start[1],
+            start=start,
             partial=partial,
             classes=None,
         )

@@ -54,13 +54,12 @@ def _fit(
     weights: SharedArray | PassedRows | None,
     targets: Source,
     descent: Descent,
-    points: _Floats,
-    averages: _Floats,
+    start: _Floats,
     checkpoint: str,
     resume: DescentState | None = None,
 ) -> Descended:
     comm = task.comm
-    how, points, averages = comm.bcast((descent, points, averages))
+    how, (points, averages) = comm.bcast((descent, start))
     given = Given.of(task, source, weights, targets, how)
     n_own = len(given.targets)
     state: DescentState = resume or {
@@ -307,6 +306,8 @@ class _Fit:
                 vector /= float(np.linalg.norm(vector)) or 1.0
                 vector = self._reduced(self._batches.products(batch, vector)) / deal.sizes[batch]
                 length = float(np.linalg.norm(vector))
+                if not np.isfinite(length):
+                    return length
             largest = max(largest, length)
         self._curvatures = {weights: largest} if weights in ((), (1.0, 1.0)) else {}
         return largest
