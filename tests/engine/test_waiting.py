@@ -59,21 +59,32 @@ def test_the_longer_a_rank_has_waited_the_longer_it_sleeps(slept: list[float]) -
 
 
 @pytest.mark.parametrize(
-    ("looks", "used", "messages", "moved"),
+    ("looks", "used", "messages", "slow", "moved"),
     [
-        (1500, 2e-6, 1, False),
-        (1500, 6e-6, 1, False),  # beside programs that fill the caches
-        (5, 40e-6, 1, False),  # on a machine that is so busy that some looks take long
-        (1500, 20e-6, 100, False),
-        (1500, 20e-6, 1, True),  # on a machine with fast memory
-        (1500, 115e-6, 1, True),
-        (12, 41e-6, 1, True),  # a part with each of few looks
+        (1500, 2e-6, 1, 1.0, False),
+        (1500, 6e-6, 1, 1.0, False),  # beside programs that fill the caches
+        (5, 40e-6, 1, 1.0, False),  # on a machine that is so busy that some looks take long
+        (1500, 20e-6, 100, 1.0, False),
+        (1500, 20e-6, 1, 1.0, True),  # on a machine with fast memory
+        (1500, 115e-6, 1, 1.0, True),
+        (12, 41e-6, 1, 1.0, True),  # a part with each of few looks
+        (1000, 28e-6, 1, 2.4, False),  # on a slow machine, beside other programs
+        (1000, 28e-6, 1, 0.5, True),  # on a fast one
+        (300, 150e-6, 1, 2.4, True),
     ],
 )
 def test_processor_time_of_looks_tells_whether_messages_move(
-    looks: int, used: float, messages: int, moved: bool
+    looks: int, used: float, messages: int, slow: float, moved: bool
 ) -> None:
-    movement = waiting.Movement(0.0, messages)
+    movement = waiting.Movement(0.0, messages, lambda: slow)
     for window in (1, 2):
         seen = [movement.seen(used, 0.25 * (window - 1 + look / looks)) for look in range(1, looks + 1)]
         assert seen == [False] * (looks - 1) + [moved]
+
+
+def test_movement_is_judged_by_the_slower_of_two_windows() -> None:
+    now = iter([3.0, 1.0, 1.0])
+    movement = waiting.Movement(0.0, 1, lambda: next(now))
+    ends = [[movement.seen(40e-6, 0.25 * (window + look / 20)) for look in range(1, 21)][-1] for window in range(3)]
+    assert ends == [False, False, True]
+    assert waiting.slowness() > 0

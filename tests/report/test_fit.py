@@ -153,6 +153,10 @@ def test_a_finished_report_shows_the_result_and_the_run_that_the_estimator_has()
     assert "best run1 of 2" in facts
     assert "inertia2.5" in facts
     assert FitReport.from_dict(kept.to_dict()) == kept
+    of_classes = report(runs=2, every_run=True)
+    assert "iteration 3 of run 2 of 2, inertia" in str(of_classes)
+    assert "best run2 of 2" not in (shown := Document(of_classes._repr_html_()).text)
+    assert "run2 of 2" in shown
     resumed = report(runs=2, chosen_run=1)  # in an earlier call
     resumed.iterations = [Iteration(3, {"inertia": 5.0}, init=2)]
     assert "iteration 3 of run 2 of 2, inertia" in str(resumed)

@@ -76,6 +76,8 @@ class FitReport(FitRecord, Displayed, Listed):
         has computed the metric of its last iteration. Empty if the last metric is the estimator's.
     chosen_run : int
         Number of the run whose result the estimator has, counted from 1; 0 if the algorithm does not say.
+    every_run : bool
+        Whether the estimator has the results of all runs, each of which is of one class.
     stays : bool
         Whether the engines had the rows before the call, or read them from files.
     files : bool

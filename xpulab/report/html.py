@@ -201,7 +201,7 @@ def _facts(report: FitRecord) -> str:
     if (last := report.reached) is not None:
         most = report.parameters.get("max_iter")
         if report.runs > 1:
-            best = report.finished and last.init == report.best_run
+            best = report.finished and last.init == report.best_run and not report.every_run
             facts["best run" if best else "run"] = f"{last.init} of {report.runs}"
         facts["iteration"] = f"{last.number} of at most {most}" if most else f"{last.number}"
         if report.objective is not None:

@@ -196,6 +196,7 @@ class FitRecord(Timed):
     part: str = ""
     final: dict[str, float] = field(default_factory=dict)
     chosen_run: int = 0
+    every_run: bool = False
     stays: bool = False
     files: bool = False
     spooled: bool = False

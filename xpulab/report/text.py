@@ -42,7 +42,8 @@ def fit_text(report: FitRecord) -> str:
     lines += [f"  {plain(report.part)}"] if report.part else []
     lines += [f"  {plain(line)}" for line in report.message.splitlines()]
     if (reached := report.reached) is not None:
-        best = ", the best one" if report.finished and reached.init == report.best_run else ""
+        chosen = report.finished and reached.init == report.best_run and not report.every_run
+        best = ", the best one" if chosen else ""
         runs = f" of run {reached.init} of {report.runs}{best}" if report.runs > 1 else ""
         lines += [f"  iteration {reached.number}{runs}" + _objective(report, ", {} {}")]
     if report.engines:

@@ -253,6 +253,7 @@ class Descended(OwnRows, total=False):
     converged: bool
     said: str
     history: list[tuple[int, int, float, float, float]]
+    every_run: bool
 
 
 @dataclass(frozen=True)

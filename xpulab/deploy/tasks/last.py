@@ -53,6 +53,7 @@ def fill(report: FitReport, answer: Answer, kept: list[Iteration]) -> None:
     report.converged = answer.results[0].get("converged")
     report.final = dict(answer.results[0].get("final", {}))
     report.chosen_run = answer.results[0].get("run", 0)
+    report.every_run = answer.results[0].get("every_run", False)
     history = answer.results[0].get("history")
     if history:
         names = answer.results[0]["metrics"]

@@ -178,7 +178,7 @@ class _Fit:
         """Return the answer of a rank that has so many rows."""
         return {
             "rows": n_own, "state": self._state, "converged": self._converged, "said": self._said,
-            "history": self._history,
+            "history": self._history, "every_run": True,
         }  # fmt: skip
 
     def run(self, checkpoint: str) -> None:
