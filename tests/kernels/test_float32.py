@@ -12,7 +12,7 @@ from xpulab.kernels.kmeans import sparse
 from xpulab.kernels.kmeans.gather import Batches
 from xpulab.kernels.kmeans.lloyd import assign, fresh_step, inertia, lloyd_step, new_labels, own_distances, transform
 from xpulab.kernels.kmeans.plusplus import accept, candidate_potentials, search, start
-from xpulab.kernels.linear.linear_losses import Loss, loss_gradient, second_products
+from xpulab.kernels.linear.linear_losses import Loss, Repeated, second_products
 from xpulab.kernels.mixture import Densities, expectations, sums_of_densities, sums_of_shares
 from xpulab.kernels.moments import column_facts
 from xpulab.kernels.products import cross, gram
@@ -53,7 +53,7 @@ def run_everything(device, d, dtype, weighted):
     for loss in (Loss("binary"), Loss("multinomial", 3), Loss("log", 1, (1.5,)), Loss("identity", 1, (1.5,))):
         k = loss.n_columns
         codes, table = Rows.upload(device, np.zeros((300, 1), dtype)), (np.zeros((k, d)), np.ones(k))
-        loss_gradient(rows, codes, loss, *table)
+        Repeated(rows, codes, loss)(*table)
         second_products(rows, codes, loss, *table, *table)
     for factors in (np.ones((9, d)), np.ones((9, d, d))):
         densities = Densities(np.zeros(9), centers, factors)

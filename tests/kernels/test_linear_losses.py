@@ -3,7 +3,7 @@ import pytest
 from scipy.special import expit, log_softmax, softmax
 from sklearn.metrics import mean_tweedie_deviance
 
-from xpulab.kernels.linear.linear_losses import Loss, loss_gradient, second_products
+from xpulab.kernels.linear.linear_losses import Loss, Repeated, second_products
 from xpulab.kernels.rows import Rows
 
 SHAPES = [(1, 1, 2), (63, 3, 2), (64, 8, 3), (65, 17, 5), (5003, 1, 4), (5003, 50, 2), (1030, 130, 12), (9000, 2, 2)]
@@ -52,7 +52,7 @@ def test_against_numpy(device, n, d, k, weighted, dtype, tolerance):
     X, y, weights, coef, intercept = table(n, d, k, dtype)
     rows, codes = uploaded(device, X, y, weights if weighted else None)
     expected = reference(X, y, weights.astype(np.float64) if weighted else np.ones(n), coef, intercept)
-    found = loss_gradient(rows, codes, of_classes(k), coef[0], intercept[0])
+    found = Repeated(rows, codes, of_classes(k))(coef[0], intercept[0])
     product = second_products(rows, codes, of_classes(k), coef[0], intercept[0], coef[1], intercept[1])
     assert found.loss == pytest.approx(expected[0], rel=tolerance)
     scale = np.abs(X).sum() + n  # residuals are at most 1
@@ -65,8 +65,8 @@ def test_losses_of_rows_that_are_far_from_the_border(device):
     for x, label in ((12.0, 1), (12.0, 0), (-12.0, 1), (40.0, 1), (-500.0, 1)):
         rows, codes = uploaded(device, np.array([[x]], np.float32), np.array([label]), None)
         for found in (
-            loss_gradient(rows, codes, of_classes(2), np.ones((1, 1)), np.zeros(1)),
-            loss_gradient(rows, codes, of_classes(3), np.array([[0.0], [1.0], [-1e4 * x]]), np.zeros(3)),
+            Repeated(rows, codes, of_classes(2))(np.ones((1, 1)), np.zeros(1)),
+            Repeated(rows, codes, of_classes(3))(np.array([[0.0], [1.0], [-1e4 * x]]), np.zeros(3)),
         ):
             assert found.loss == pytest.approx(np.logaddexp(0, -x if label else x), rel=1e-5)
             slope = -expit(-x) if label else expit(x)
@@ -77,9 +77,8 @@ def test_losses_of_rows_that_are_far_from_the_border(device):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_rows(device, dtype):
     rows, codes = uploaded(device, np.empty((0, 3), dtype), np.empty(0), None)
-    found = loss_gradient(rows, codes, of_classes(3), np.ones((3, 3)), np.ones(3))
-    assert found.loss == 0
-    np.testing.assert_array_equal(found.gradient, np.zeros((3, 4)))
+    one, none = np.ones((3, 3)), np.ones(3)
+    np.testing.assert_array_equal(second_products(rows, codes, of_classes(3), one, none, one, none), np.zeros((3, 4)))
 
 
 @pytest.mark.usefixtures("least_memory")
@@ -88,7 +87,7 @@ def test_few_chunks_at_a_time(device, k):
     """There are rows for several turns of a work-group, and more sums than may be in memory at once."""
     X, y, weights, coef, intercept = table(3000, 5, k, np.float64)
     rows, codes = uploaded(device, X, y, weights)
-    found = loss_gradient(rows, codes, of_classes(k), coef[0], intercept[0])
+    found = Repeated(rows, codes, of_classes(k))(coef[0], intercept[0])
     loss, gradient, _ = reference(X, y, weights, coef, intercept)
     assert found.loss == pytest.approx(loss, rel=1e-13)
     np.testing.assert_allclose(found.gradient, gradient, atol=1e-10)
@@ -98,7 +97,7 @@ def test_float32_sums_of_many_rows_are_precise(device):
     """Chains of additions are short, so a million losses of the same size lose no digits."""
     n = 1_000_000
     rows, codes = uploaded(device, np.full((n, 1), 0.1, np.float32), np.zeros(n), None)
-    found = loss_gradient(rows, codes, of_classes(2), np.ones((1, 1)), np.zeros(1))
+    found = Repeated(rows, codes, of_classes(2))(np.ones((1, 1)), np.zeros(1))
     x = float(np.float32(0.1))
     assert found.loss == pytest.approx(n * np.log1p(np.exp(x)), rel=3e-6)
     assert found.gradient[0, 0] == pytest.approx(n * x * expit(x), rel=3e-6)
@@ -108,9 +107,9 @@ def test_float32_sums_of_many_rows_are_precise(device):
 def test_shapes_that_do_not_fit_are_refused(device):
     rows, codes = uploaded(device, np.zeros((5, 3), np.float32), np.zeros(5), None)
     with pytest.raises(ValueError, match=r"shape \(1, 2\) and 5 targets were given for 5 rows of 3 features and 1"):
-        loss_gradient(rows, codes, of_classes(2), np.ones((1, 2)), np.ones(1))
+        Repeated(rows, codes, of_classes(2))(np.ones((1, 2)), np.ones(1))
     with pytest.raises(ValueError, match=r"shape \(1, 3\) .* and 3 columns"):
-        loss_gradient(rows, codes, of_classes(3), np.ones((1, 3)), np.ones(1))
+        Repeated(rows, codes, of_classes(3))(np.ones((1, 3)), np.ones(1))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-5), (np.float64, 1e-12)])
@@ -124,7 +123,7 @@ def test_deviances_against_scikit_learn(device, power, log, dtype, tolerance):
     targets = np.random.default_rng(0).gamma(2, 1, len(X)).astype(dtype)
     rows, right = Rows.upload(device, X, weights), Rows.upload(device, targets[:, None])
     loss = Loss("log" if log else "identity", 1, (power,))
-    found = loss_gradient(rows, right, loss, coef[0], intercept[0])
+    found = Repeated(rows, right, loss)(coef[0], intercept[0])
     product = second_products(rows, right, loss, coef[0], intercept[0], coef[1], intercept[1])
     wide = np.hstack([X, np.ones((len(X), 1))]).astype(np.float64)
     raw, step = (wide @ np.append(coef[i, 0], intercept[i]).astype(np.float64) for i in (0, 1))
@@ -155,7 +154,7 @@ def test_rows_beyond_the_last_and_rows_without_weight_add_nothing(device):
     rows = Rows.upload(device, np.array([[1.0], [-1.0], [2.0]]), np.array([1.0, 0.0, 1.0]))
     right = Rows.upload(device, np.array([[1.0], [1.0], [3.0]]))
     loss, one, none = Loss("identity", 1, (1.5,)), np.ones((1, 1)), np.zeros(1)
-    found = loss_gradient(rows, right, loss, one, none)
+    found = Repeated(rows, right, loss)(one, none)
     product = second_products(rows, right, loss, one, none, one, none)
     assert np.isfinite([found.loss, *found.gradient[0], *product[0]]).all()
     assert found.gradient[0, 1] == pytest.approx(2**-1.5 * (2 - 3))
@@ -197,7 +196,7 @@ def test_margins_and_distances_against_numpy(device, n, d, k, limit, dtype, tole
     assert near.mean() < 0.01
     rows, given = uploaded(device, X[~near], np.asarray(targets)[~near], weights[~near])
     w, ones = weights[~near].astype(np.float64), np.hstack([X[~near].astype(np.float64), np.ones((n - near.sum(), 1))])
-    found = loss_gradient(rows, given, loss, coef[0], intercept[0])
+    found = Repeated(rows, given, loss)(coef[0], intercept[0])
     product = second_products(rows, given, loss, coef[0], intercept[0], coef[1], intercept[1])
     assert found.loss == pytest.approx((w @ losses[~near]).sum(), rel=tolerance * 10)
     expected = (-signs * slopes)[~near] * w[:, None]

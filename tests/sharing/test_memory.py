@@ -161,7 +161,7 @@ def test_a_pool_keeps_no_small_blocks_and_none_if_memory_is_short(monkeypatch: p
     pool.give(pool.take(1000))
     assert pool.nbytes == 0
     block = pool.take(4 * MIB)
-    monkeypatch.setattr("xpulab.sharing.host_memory.available", lambda **_: 15 * MIB)
+    monkeypatch.setattr("xpulab.sharing.host_memory.recently_available", lambda **_: 15 * MIB)
     pool.give(block)
     assert pool.nbytes == 0
     with pytest.raises(ValueError, match="closed"):

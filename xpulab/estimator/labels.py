@@ -115,9 +115,12 @@ def encoded(y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         there = np.bincount(numbers) > 0
         classes = (np.flatnonzero(there) + least).astype(y.dtype)
         codes = (np.cumsum(there) - 1)[numbers]
-    # scikit-learn sorts the labels that it checks, so this passes three of each class. If there are so many classes
-    # that scikit-learn may warn, it gets all labels.
-    check_classification_targets(np.repeat(classes, 3) if 3 * len(classes) <= len(y) else y)
+    # scikit-learn sorts the labels that it checks, so this passes three of each class, and none of whole numbers, which
+    # it takes. If there are so many classes that it may warn, it gets all labels.
+    if 3 * len(classes) > len(y):
+        check_classification_targets(y)
+    elif y.dtype.kind not in "biu":
+        check_classification_targets(np.repeat(classes, 3))
     return classes, codes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -401,7 +402,8 @@ def read_pieces(
     n_samples, n_features = shape
     threads = threads or (min(device.compute_units, _READERS) if device.is_cpu else 1)
     step = BLOCK * max(1, min(_READ_BYTES // (BLOCK * n_features * dtype.itemsize), -(-n_samples // BLOCK)))
-    stage = device.empty(step * threads * n_features + device.lanes, dtype)
+    threads = max(1, min(threads, -(-n_samples // step)))
+    stage = device.recycled(step * threads * n_features + device.lanes, dtype)
     memory = stage.host if stage.host is not None else np.empty(stage.size, dtype)
     pieces = memory[: step * threads * n_features].reshape(threads, step, n_features)
 
@@ -411,8 +413,8 @@ def read_pieces(
         with np.errstate(over="ignore", invalid="ignore"):
             return not find_nonfinite or bool(np.isfinite(part.sum()))
 
-    with ThreadPoolExecutor(threads, "xpulab-read") as pool:
-        run = pool.map if threads > 1 else map
+    with ThreadPoolExecutor(threads, "xpulab-read") if threads > 1 else nullcontext() as pool:
+        run = map if pool is None else pool.map
         for first in range(0, n_samples, step * threads):
             starts = range(first, min(first + step * threads, n_samples), step)
             finite = all(list(run(read, range(threads), starts)))
@@ -450,9 +452,9 @@ def _fill_blocks(
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(part.sum()))
 
-    threads = min(device.compute_units, _READERS)
-    with ThreadPoolExecutor(threads, "xpulab-read") as pool:
-        run = pool.map if threads > 1 else map
+    threads = min(device.compute_units, _READERS, -(-whole // step))
+    with ThreadPoolExecutor(threads, "xpulab-read") if threads > 1 else nullcontext() as pool:
+        run = map if pool is None else pool.map
         finite = all(list(run(read, range(0, whole, step))))
     if rest:
         last = np.empty((rest, n_features), memory.dtype)

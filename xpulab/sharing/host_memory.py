@@ -10,13 +10,17 @@ import contextlib
 import functools
 import math
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["available", "resident", "total"]
+__all__ = ["available", "recently_available", "resident", "total"]
 
 _PROCESS = Path("/proc/self")
 _HOST = Path("/proc/meminfo")
+
+_RECENT = 0.1  # seconds; a look takes half a millisecond
+_looked: dict[bool, tuple[float, int]] = {}  # whether swap space counts -> when, and what was available
 
 #: Version of cgroups -> file with the limit, file with the memory in use, and entries of memory.stat for cached pages
 #: of files, which the kernel can free at any time. Shared memory is not among these pages.
@@ -47,6 +51,16 @@ def available(*, swap: bool = False) -> int:
     host = _of_host()
     free = host["MemAvailable"] + (host["SwapFree"] if swap else 0)
     return int(min([free, *(left for _, left in _limits(host["MemTotal"]))]))
+
+
+def recently_available(*, swap: bool = False) -> int:
+    """Return what `available` has returned at most a tenth of a second ago, for memory that is asked for often."""
+    now = time.monotonic()
+    when, free = _looked.get(swap, (-_RECENT, 0))
+    if now - when >= _RECENT:
+        free = available(swap=swap)
+        _looked[swap] = now, free
+    return free
 
 
 def resident(pid: int) -> int:

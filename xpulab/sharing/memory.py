@@ -76,7 +76,7 @@ class SharedBlock:
         """
         if nbytes >= _LEAST_KEPT:
             # The kernel allocates pages only when they are written. If there are too few, it then kills a process.
-            free = host_memory.available(swap=True)
+            free = host_memory.recently_available(swap=True) if nbytes < _MUCH else host_memory.available(swap=True)
             if nbytes > free:
                 raise MemoryError(
                     f"no shared block of {nbytes:,} bytes: {free:,} bytes are free; delete arrays or stop other "
@@ -294,7 +294,7 @@ class MemoryPool(Generic[Memory]):
     def give(self, block: Memory) -> None:
         """Give memory to the pool. Nobody may read or write it any more."""
         with self._lock:
-            if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > host_memory.available():
+            if block.nbytes < _LEAST_KEPT or 4 * (self.nbytes + block.nbytes) > host_memory.recently_available():
                 block.close()
                 return
             self._blocks.append(block)
@@ -414,7 +414,8 @@ def _map(descriptor: int, length: int, writable: bool) -> ctypes.Array[ctypes.c_
 
 #: An array of at least this many bytes is passed between processes in a shared block instead of a message.
 LEAST_SHARED = 64 << 10
-_LEAST_KEPT = 1 << 20  # a pool keeps blocks of at least this many bytes; new pages of smaller blocks are filled quickly
+_MUCH = 64 << 20  # bytes of a block for which the free memory is looked at in any case
+_LEAST_KEPT = 1 << 19  # a pool keeps blocks of at least this many bytes; new pages of smaller blocks are filled quickly
 _KEPT = 30.0  # seconds that a pool keeps unused blocks
 _MOST_REACHABLE = 8  # number of results that `reachable` can find
 _reachable: dict[int, SharedBlock] = {}  # address of a mapping -> its block, which has no mapping of its own

@@ -24,7 +24,7 @@ from xpulab.kernels.rows import Rows
 from xpulab.kernels.runtime.device import Array, lanes_of
 from xpulab.kernels.runtime.launch import Prepared, prepare
 
-__all__ = ["Loss", "LossSums", "Repeated", "every_kernel", "loss_gradient", "second_products"]
+__all__ = ["Loss", "LossSums", "Repeated", "every_kernel", "second_products"]
 
 _CHUNK_BYTES = 32 << 10  # of rows, which are then still in a core's cache when they are read again
 _MOST_ADDED = 128  # numbers that a work-item adds up before it adds the sum to those of other chunks
@@ -220,29 +220,6 @@ def _pass_kernel(dtype: np.dtype[Any], second: bool, form: _Form) -> Kernel:
     return linear_loss
 
 
-def loss_gradient(
-    rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]
-) -> LossSums:
-    """Sum the losses and their gradients over the rows.
-
-    Parameters
-    ----------
-    rows : Rows
-        With or without weights.
-    targets : Rows
-        As many, of one column in the same dtype: numbers of classes, from 0, or numbers.
-    loss : Loss
-    coef : numpy.ndarray of shape (n_columns, n_features)
-    intercept : numpy.ndarray of shape (n_columns,)
-        Both are rounded to the dtype of the rows.
-
-    Returns
-    -------
-    LossSums
-    """
-    return _pass(rows, targets, loss, coef[None], intercept[None])
-
-
 def second_products(
     rows: Rows,
     targets: Rows,
@@ -256,8 +233,14 @@ def second_products(
 
     Parameters
     ----------
-    rows, targets, loss, coef, intercept : Any
-        As for `loss_gradient`.
+    rows : Rows
+        With or without weights.
+    targets : Rows
+        As many, of one column in the same dtype: numbers of classes, from 0, or numbers.
+    loss : Loss
+    coef : numpy.ndarray of shape (n_columns, n_features)
+    intercept : numpy.ndarray of shape (n_columns,)
+        Both are rounded to the dtype of the rows.
     coef_step, intercept_step : numpy.ndarray
         Of the shapes of `coef` and `intercept`.
 
@@ -265,32 +248,40 @@ def second_products(
     -------
     numpy.ndarray of float64 of shape (n_columns, n_features + 1)
     """
-    return _pass(rows, targets, loss, np.stack([coef, coef_step]), np.stack([intercept, intercept_step])).gradient
-
-
-def _pass(rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
-    """Pass over the rows once with coefficients (1 or 2, n_columns, n_features), of which the second are a step."""
     device, dtype, d = rows.device, rows.dtype, rows.n_features
-    k, second = loss.n_columns, len(coef) > 1
-    if coef.shape[1:] != (k, d) or targets.n_samples != rows.n_samples:
-        raise ValueError(
-            f"coefficients of shape {coef.shape[1:]} and {targets.n_samples} targets were given for {rows.n_samples} "
-            f"rows of {d} features and {k} columns of coefficients"
-        )
+    k = loss.n_columns
+    _require_fitting(rows, targets, loss, coef)
     if not rows.n_samples:
-        return LossSums(0.0, np.zeros((k, d + 1)))
+        return np.zeros((k, d + 1))
     form = _form(dtype, loss.kind, device.wide)
     tiles = -(-k // form.columns)
-    matrix = np.zeros((len(coef), tiles * form.columns, d), dtype)
-    matrix[:, :k] = coef
-    offset = np.zeros((len(coef), tiles * form.columns), dtype)
-    offset[:, :k] = intercept
-    by_tile = np.ascontiguousarray(matrix.reshape(len(coef) * tiles, form.columns, d).swapaxes(1, 2))
+    by_tile = _by_tile(np.stack([coef, coef_step]), form, dtype)
+    offset = np.zeros((2, tiles * form.columns), dtype)
+    offset[:, :k] = intercept, intercept_step
     point = device.scratch("coefficients of losses", by_tile.size, dtype)
     device.store(by_tile, point)
-    plan = _Plan.of(rows, targets, loss, second, point, device.array(offset))
+    plan = _Plan.of(rows, targets, loss, True, point, device.array(offset))
     plan.start()
-    return plan.sums(device.fetch(plan.partial, copied=False))
+    return plan.sums(device.fetch(plan.partial, copied=False)).gradient
+
+
+def _require_fitting(rows: Rows, targets: Rows, loss: Loss, coef: npt.NDArray[Any]) -> None:
+    if coef.shape != (loss.n_columns, rows.n_features) or targets.n_samples != rows.n_samples:
+        raise ValueError(
+            f"coefficients of shape {coef.shape} and {targets.n_samples} targets were given for {rows.n_samples} "
+            f"rows of {rows.n_features} features and {loss.n_columns} columns of coefficients"
+        )
+
+
+def _by_tile(coef: npt.NDArray[Any], form: _Form, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return coefficients (1 or 2, n_columns, n_features) tile by tile, the last of which zeros fill up."""
+    n, k, d = coef.shape
+    if form.columns == 1:
+        return np.ascontiguousarray(coef, dtype)
+    tiles = -(-k // form.columns)
+    matrix = np.zeros((n, tiles * form.columns, d), dtype)
+    matrix[:, :k] = coef
+    return np.ascontiguousarray(matrix.reshape(n * tiles, form.columns, d).swapaxes(1, 2))
 
 
 @dataclass(frozen=True)
@@ -352,27 +343,30 @@ class _Plan:
 
 
 class Repeated:
-    """Computes `loss_gradient` of the same rows for other coefficients each time; only the first time prepares it.
+    """Sums the losses of rows and their gradients, for other coefficients each time; only the first time prepares it.
 
     Parameters
     ----------
-    rows, targets : Rows
-        At least one row.
-    loss : Loss
-        Of one column of coefficients.
+    rows, targets, loss : Any
+        As for `second_products`; at least one row.
     """
 
     def __init__(self, rows: Rows, targets: Rows, loss: Loss) -> None:
-        self._rows, device = rows, rows.device
-        self._point = device.scratch("coefficients of losses", rows.n_features, rows.dtype)
-        self._offset = device.scratch("offsets of losses", 1, rows.dtype)
+        self._rows, self._targets, self._loss, device = rows, targets, loss, rows.device
+        self._form = _form(rows.dtype, loss.kind, device.wide)
+        columns = self._form.columns
+        self._offsets = np.zeros(-(-loss.n_columns // columns) * columns, rows.dtype)
+        self._point = device.scratch("coefficients of losses", len(self._offsets) * rows.n_features, rows.dtype)
+        self._offset = device.scratch("offsets of losses", len(self._offsets), rows.dtype)
         self._plan = _Plan.of(rows, targets, loss, False, self._point, self._offset)
 
-    def __call__(self, coef: npt.NDArray[Any], intercept: float) -> LossSums:
-        """Return the sums for coefficients (n_features,), which are rounded to the dtype of the rows."""
-        device, dtype = self._rows.device, self._rows.dtype
-        device.store(coef.astype(dtype), self._point)
-        device.store(np.array([intercept], dtype), self._offset)
+    def __call__(self, coef: npt.NDArray[Any], intercept: npt.NDArray[Any]) -> LossSums:
+        """Return the sums for coefficients (n_columns, n_features) and intercepts, rounded to the dtype of the rows."""
+        device = self._rows.device
+        _require_fitting(self._rows, self._targets, self._loss, coef)
+        self._offsets[: len(intercept)] = intercept
+        device.store(_by_tile(coef[None], self._form, self._rows.dtype), self._point)
+        device.store(self._offsets, self._offset)
         self._plan.start()
         return self._plan.sums(device.fetch(self._plan.partial, copied=False))
 

@@ -25,7 +25,7 @@ from xpulab.sharing.memory import MemoryPool, SharedBlock, prefer_huge_pages
 __all__ = ["Array", "Device", "lanes_of"]
 
 _PIECE = 1 << 18
-_LEAST_RECYCLED = 1 << 20
+_LEAST_RECYCLED = 1 << 19
 _MOST_SCRATCH = 4 << 20
 _LEAST_ADOPTED = 1 << 20  # fewer bytes are copied, because a copy takes less time than a mapping
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))

@@ -188,7 +188,7 @@ class DenseBatches(Batches):
         repeated, scale = self._repeated.get(batch), self.loss.scale
         if repeated is None:
             repeated = self._repeated[batch] = Repeated(*self._parts[batch], self.loss.of_rows.kernel)
-        found = repeated(point[:-1] * scale, float(point[-1]) * scale)
+        found = repeated(point[None, :-1] * scale, point[-1:] * scale)
         return found.loss / scale, found.gradient[0]
 
     def _products(self, batch: int, step: _Floats) -> _Floats:

@@ -14,7 +14,7 @@ from xpulab.engine.engine import Task
 from xpulab.kernels.kmeans import sparse
 from xpulab.kernels.kmeans.choice import AnyRows
 from xpulab.kernels.kmeans.sparse_rows import SparseRows
-from xpulab.kernels.linear.linear_losses import loss_gradient, second_products
+from xpulab.kernels.linear.linear_losses import Repeated, second_products
 from xpulab.kernels.products import gram
 from xpulab.kernels.project import project
 from xpulab.kernels.rows import Rows, weighted
@@ -55,6 +55,7 @@ class Problem:
         self.rows, self.targets, self.row_loss = rows, targets, loss
         self.fit_intercept, self.constant = fit_intercept, constant if fit_intercept else 0.0
         self.n_columns = loss.n_columns
+        self._repeated: tuple[tuple[Rows, Rows, RowLoss], Repeated] | None = None
         mine = rows.n_samples if rows.sample_weight is None else rows.weights_on_cpu().sum()
         self.weight = float(self.comm.allreduce(np.array([mine], np.float64))[0])
 
@@ -111,7 +112,12 @@ class Problem:
     def _loss_and_gradient(self, point: np.ndarray) -> np.ndarray:
         """Return the gradient, and then the loss."""
         assert isinstance(self.rows, Rows)
-        found = loss_gradient(self.rows, self.targets, self.row_loss.kernel, *self.table(point))
+        if not self.rows.n_samples:
+            return np.zeros(point.size + 1)
+        which = self.rows, self.targets, self.row_loss
+        if self._repeated is None or any(a is not b for a, b in zip(self._repeated[0], which, strict=True)):
+            self._repeated = which, Repeated(self.rows, self.targets, self.row_loss.kernel)
+        found = self._repeated[1](*self.table(point))
         return np.append(self._flat(found.gradient), found.loss)
 
     def _product(self, point: np.ndarray, step: np.ndarray) -> np.ndarray:
