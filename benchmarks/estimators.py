@@ -58,14 +58,23 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Callable[[int, int], float]]] =
     "PoissonRegressor": ("linear_model", "PoissonRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
     "GammaRegressor": ("linear_model", "GammaRegressor", {"alpha": 1e-4}, lambda n, d: 2 * n * d),
     "TweedieRegressor": ("linear_model", "TweedieRegressor", {"power": 1.5, "alpha": 1e-4}, lambda n, d: 2 * n * d),
+    "SGDClassifier": ("linear_model", "SGDClassifier", {"random_state": 0}, lambda n, d: 2 * n * d),
+    "SGDClassifier, log_loss": (
+        "linear_model", "SGDClassifier", {"loss": "log_loss", "random_state": 0}, lambda n, d: 2 * n * d,
+    ),
+    "HuberRegressor": ("linear_model", "HuberRegressor", {}, lambda n, d: 2 * n * d),
+    "LinearSVC": ("svm", "LinearSVC", {}, lambda n, d: 2 * n * d),
+    "LinearSVR": ("svm", "LinearSVR", {}, lambda n, d: 2 * n * d),
 }  # fmt: skip
-#: Classifiers -> number of classes; and regressors of positive numbers. They are measured only if they are asked for.
+#: Classifiers -> number of classes; regressors of positive numbers; and others of which scikit-learn's take long. They
+#: are measured only if they are asked for.
 CLASSES = {
     "LogisticRegression, 2 classes": 2, "LogisticRegression, 5 classes": 5, "LogisticRegression, l1": 2,
     "RidgeClassifier": 5, "RidgeClassifierCV": 5, "LinearDiscriminantAnalysis": 5,
+    "SGDClassifier": 2, "SGDClassifier, log_loss": 2, "LinearSVC": 2,
 }  # fmt: skip
 POSITIVE = ("PoissonRegressor", "GammaRegressor", "TweedieRegressor")
-ASKED_FOR = (*CLASSES, *POSITIVE)
+ASKED_FOR = (*CLASSES, *POSITIVE, "HuberRegressor", "LinearSVR")
 
 
 def rows_of(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +125,7 @@ def work(system: str, folder: str) -> None:
         module, name, arguments, _ = CASES[case]
         estimator = getattr(importlib.import_module(f"{home}.{module}"), name)(**arguments)
         target = labels(CLASSES[case]) if case in CLASSES else amounts() if case in POSITIVE else y
-        target = target if module in ("linear_model", "discriminant_analysis") else None
+        target = target if module in ("linear_model", "svm", "discriminant_analysis") else None
         began = time.perf_counter()
         estimator.fit(given, target)
         seconds = time.perf_counter() - began

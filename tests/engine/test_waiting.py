@@ -70,7 +70,8 @@ def test_the_longer_a_rank_has_waited_the_longer_it_sleeps(slept: list[float]) -
         (12, 41e-6, 1, 1.0, True),  # a part with each of few looks
         (1000, 28e-6, 1, 2.4, False),  # on a slow machine, beside other programs
         (1000, 28e-6, 1, 0.5, True),  # on a fast one
-        (300, 150e-6, 1, 2.4, True),
+        (1000, 31e-6, 1, 9.0, True),
+        (12, 41e-6, 1, 9.0, True),
     ],
 )
 def test_processor_time_of_looks_tells_whether_messages_move(
@@ -85,6 +86,6 @@ def test_processor_time_of_looks_tells_whether_messages_move(
 def test_movement_is_judged_by_the_slower_of_two_windows() -> None:
     now = iter([3.0, 1.0, 1.0])
     movement = waiting.Movement(0.0, 1, lambda: next(now))
-    ends = [[movement.seen(40e-6, 0.25 * (window + look / 20)) for look in range(1, 21)][-1] for window in range(3)]
+    ends = [[movement.seen(20e-6, 0.25 * (window + look / 80)) for look in range(1, 81)][-1] for window in range(3)]
     assert ends == [False, False, True]
     assert waiting.slowness() > 0

@@ -45,8 +45,9 @@ _LONGEST_NAP = 0.5e-3
 #: be either counts as movement: an error in a call that goes on is worse than a wait that only Stop ends.
 _WINDOW, _MEAN, _EACH, _TOTAL = 0.25, 15e-6, 0.2e-6, 0.3e-3
 #: A piece of work, and the processor seconds that it took where these were measured. Where it takes longer, on a slow
-#: machine or beside programs that fill the caches, so do the looks: up to 28e-6 seconds where it took 160e-6.
-_WORK, _USUAL = range(2000), 65e-6
+#: machine or beside programs that fill the caches, so do the looks: up to 28e-6 seconds in the mean where it took
+#: 160e-6. The mean may be so many times as long, but not the total: a few looks after long pauses always take longer.
+_WORK, _USUAL, _SLOWEST = range(2000), 65e-6, 2.0
 
 #: Seconds for which a rank still waits after another rank has raised an exception, because a message that the other
 #: rank sent before may not have arrived yet.
@@ -225,7 +226,8 @@ class Movement:
         if now - self._since < _WINDOW:
             return False
         before, self._slowness = self._slowness, self._slow()
-        moved = self._used > max(1.0, before, self._slowness) * max(_TOTAL, self._mean * self._looks)
+        slow = min(_SLOWEST, max(1.0, before, self._slowness))
+        moved = self._used > max(_TOTAL, slow * self._mean * self._looks)
         self._since, self._looks, self._used = now, 0, 0.0
         return moved
 
