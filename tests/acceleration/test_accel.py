@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.cluster import DBSCAN, KMeans, k_means
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.decomposition import PCA, IncrementalPCA
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import (
     ElasticNet,
     Lasso,
@@ -211,10 +211,9 @@ def test_data_frames_and_set_output(on: Acceleration) -> None:
         (NearestNeighbors(metric="canberra"), (X,), "metric='canberra' is not computed on the engines"),
         (PCA(2, svd_solver="arpack", random_state=0), (sparse.csr_matrix(X),), "sparse"),
         (LogisticRegression(solver="liblinear"), (X, CLASSES), "solver='liblinear' was given"),
-        (RandomForestRegressor(3, criterion="absolute_error", random_state=0), (X, CLASSES), "absolute_error"),
         (StandardScaler(), (X.astype(np.float16),), "float16"),
     ],
-    ids=["metric", "sparse", "solver", "forest", "float16"],
+    ids=["metric", "sparse", "solver", "float16"],
 )
 def test_what_the_engines_do_not_take_stays_scikit_learns(
     on: Acceleration, model: Any, data: tuple[Any, ...], words: str

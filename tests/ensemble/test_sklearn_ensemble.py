@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 _KINDS = ("Classifier", "Regressor")
 #: Parts of the names of tests of other estimators, and of input that raises an error.
 REFUSED = [
-    *("RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher", "absolute_error"),
+    *("RandomTreesEmbedding", "sparse", "csr", "csc", "embedding", "hasher"),
     *("memory_layout", "criterion_object"),  # tests with CSR matrices, and with criteria that are objects
 ]
 #: Tests that take seconds, and grow other forests.
@@ -49,7 +49,7 @@ def test_the_tests_of_scikit_learn(pair: xpulab.XPUCluster, tmp_path: Path) -> N
 
 
 def test_the_tests_of_scikit_learn_of_monotonic_constraints(pair: xpulab.XPUCluster, tmp_path: Path) -> None:
-    refused = ("sparse", "absolute_error", "DecisionTree", "ExtraTreeClassifier", "ExtraTreeRegressor")
+    refused = ("sparse", "DecisionTree", "ExtraTreeClassifier", "ExtraTreeRegressor")
     only = " and ".join(["(constraints or raises)", *(f"not {part}" for part in refused)])
     run_suite(tmp_path, pair, ["sklearn.tree.tests.test_monotonic_tree"], PROXIES, 12, {}, only)
 

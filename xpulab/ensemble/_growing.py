@@ -107,7 +107,7 @@ class ForestProxy(ScoredHere, TreesProxy):
         # The ranks can compute these predictions only if all trees are new, and none is pruned afterwards.
         together = bool(self.oob_score) and not before and self.ccp_alpha == 0
         self._range = _joined(self._range if before else None, targets)
-        centred = self.criterion in ("squared_error", "friedman_mse")
+        centred = self.criterion in ("squared_error", "friedman_mse", "absolute_error")
         middle = _near(targets) if centred else np.zeros(self.n_outputs_)
 
         def send(outgoing: Outgoing) -> dict[str, SharedArray | HandleTargets | None]:

@@ -163,8 +163,7 @@ class ForestOfNumbers(ForestProxy):
         NoClusterError
             If no cluster is running.
         ValueError, TypeError
-            For input and parameters that scikit-learn rejects, for CSR matrices, and "absolute_error". No rows have
-            been sent.
+            For input and parameters that scikit-learn rejects, and for CSR matrices. No rows have been sent.
         HandleError
             If the rows of a `ShardedArray` are on another cluster, or were freed.
         EngineError, EngineLostError

@@ -16,11 +16,6 @@ def require_computed(forest: Any) -> None:
     """Raise ValueError for parameters that the engines do not support."""
     if not isinstance(forest.criterion, str):
         raise ValueError(f"criterion={forest.criterion!r} was given; expected the name of a criterion")
-    if forest.criterion == "absolute_error":
-        raise ValueError(
-            "criterion='absolute_error' was given; the engines compute 'squared_error' and 'poisson', because sums do "
-            f"not give medians; use scikit-learn's {type(forest).__name__}"
-        )
 
 
 def require_monotone(forest: Any, counts: list[int]) -> None:

@@ -78,15 +78,25 @@ def grown(X, y, weights, seed=0, classes=2, **rules):
         "min_samples_leaf": 1, "min_weight_fraction_leaf": 0.0, "max_depth": 99, "min_impurity_decrease": 0.0,
         "max_leaf_nodes": -1,
     }  # fmt: skip
-    workspace = Workspace(*X.shape, (classes,))
+    workspace = Workspace(*X.shape, (classes,), {"criterion": "gini", **rules}["criterion"])
     y = np.asarray(y, np.float64).reshape(-1, 1)
     return grow_tree(bins, weights, edges, y, Rules(**{**given, **rules}), seed, workspace), bins
+
+
+def median(y, w):
+    """The weighted median, as scikit-learn's trees take it."""
+    order = np.argsort(y)
+    y, below = y[order], np.cumsum(w[order])
+    at = np.searchsorted(below, below[-1] / 2)
+    return (y[at] + y[min(at + 1, len(y) - 1)]) / 2 if below[at] == below[-1] / 2 else y[at]
 
 
 def purity(y, w, criterion):
     """What splits make larger, summed over the sides."""
     if len(y) == 0:
         return 0.0
+    if criterion == "absolute_error":
+        return -(w * np.abs(y - median(y, w))).sum()
     if criterion == "squared_error":
         return (w * y).sum() ** 2 / w.sum()
     sums = np.bincount(y.astype(int), w)
@@ -96,7 +106,7 @@ def purity(y, w, criterion):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error"])
+@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error", "absolute_error"])
 @pytest.mark.parametrize("d", [3, 6])
 def test_each_split_is_the_best_of_all(criterion, d):
     """Nodes of many rows and of few, columns four at a time and one at a time, missing values, and weights."""
@@ -106,8 +116,9 @@ def test_each_split_is_the_best_of_all(criterion, d):
     X[:, 1] = 2
     weights = rng.integers(0, 4, 300).astype(np.float64)
     y = rng.normal(size=300) + np.nan_to_num(X[:, 0])
-    y = y if criterion == "squared_error" else (y * 1.5).round() % 3
-    tree, bins = grown(X, y, weights, classes=0 if criterion == "squared_error" else 3, criterion=criterion)
+    numbers = criterion.endswith("_error")
+    y = y if numbers else (y * 1.5).round() % 3
+    tree, bins = grown(X, y, weights, classes=0 if numbers else 3, criterion=criterion)
     there = {0: np.flatnonzero(weights)}
     sizes = []
     for number, node in enumerate(tree.nodes):
@@ -117,6 +128,9 @@ def test_each_split_is_the_best_of_all(criterion, d):
         some, w = y[rows], weights[rows]
         if criterion == "squared_error":
             np.testing.assert_allclose(tree.values[number], np.average(some, weights=w), atol=1e-12)
+        elif criterion == "absolute_error":
+            assert tree.values[number] == median(some, w)
+            np.testing.assert_allclose(node["impurity"], -purity(some, w, criterion) / w.sum(), atol=1e-12)
         else:
             np.testing.assert_allclose(tree.values[number, 0], np.bincount(some.astype(int), w, 3) / w.sum())
         if node["left_child"] < 0:
@@ -145,7 +159,7 @@ def test_each_split_is_the_best_of_all(criterion, d):
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error"])
+@pytest.mark.parametrize("criterion", ["gini", "entropy", "squared_error", "absolute_error"])
 def test_drawn_splits_part_the_rows_and_the_sums(criterion, outputs):
     """Of few and of many values, missing ones, weights, and a constant column, which is never split."""
     rng = np.random.default_rng(outputs)
@@ -155,12 +169,13 @@ def test_drawn_splits_part_the_rows_and_the_sums(criterion, outputs):
     X[:, 1] = 2
     weights = rng.integers(0, 4, 400).astype(np.float64)
     y = np.nan_to_num(X[:, [0, 2][:outputs]]) + rng.normal(size=(400, outputs))
-    y = y if criterion == "squared_error" else (y * 1.5).round() % 3
+    numbers = criterion.endswith("_error")
+    y = y if numbers else (y * 1.5).round() % 3
     limits_of = [Edges.of_column(column.copy()) for column in X.T]
     edges = Edges.between(limits_of)
-    bins, classes = edges.bins(X), (0 if criterion == "squared_error" else 3,) * outputs
+    bins, classes = edges.bins(X), (0 if numbers else 3,) * outputs
     rules = Rules(criterion, "random", 2, 2, 1, 0.0, 99, 0.0, -1)
-    tree = grow_tree(bins, weights, edges, y, rules, 123_456_789, Workspace(*X.shape, classes))
+    tree = grow_tree(bins, weights, edges, y, rules, 123_456_789, Workspace(*X.shape, classes, rules.criterion))
     there = {0: np.flatnonzero(weights)}
     features = set()
     for number, node in enumerate(tree.nodes):
@@ -171,6 +186,7 @@ def test_drawn_splits_part_the_rows_and_the_sums(criterion, outputs):
         for o in range(outputs):
             some = y[rows, o]
             expected = np.bincount(some.astype(int), w, 3) / w.sum() if classes[0] else np.average(some, weights=w)
+            expected = median(some, w) if criterion == "absolute_error" else expected
             np.testing.assert_allclose(tree.values[number, o], expected, atol=1e-12)
         if node["left_child"] < 0:
             continue

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from xpulab.kernels.on_cpu.absolute_functions import ABSOLUTE, worth_of_medians
 from xpulab.kernels.on_cpu.host_functions import inlined
 from xpulab.kernels.on_cpu.split_functions import (
     MISSING,
@@ -105,7 +106,7 @@ def sum_sides(columns, feature, last_bin, to_left, first, last, samples, criteri
 
 @inlined
 def draw_split(  # type: ignore[no-untyped-def]
-    columns, first, last, samples, criterion, bounds, max_features, state, sums
+    columns, first, last, samples, criterion, bounds, max_features, state, sums, ranking
 ):
     # As `find_split`, with one split of each column. Returns the state of the generator.
     order, best = columns.order, (WHOLE + 1) * criterion.size
@@ -128,9 +129,14 @@ def draw_split(  # type: ignore[no-untyped-def]
             if missing != 0:
                 state = next_random(state)
                 to_left = (state >> 16) & 1
-            sum_sides(columns, feature, last_bin, to_left, first, last, samples, criterion, sums)
-            sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
-            worth = worth_of(sums, 0, criterion.size, criterion, sign, bounds)
+            if criterion.kind == ABSOLUTE:
+                worth = worth_of_medians(
+                    columns, feature, last_bin, to_left, first, last, samples, criterion, bounds, sums, ranking
+                )
+            else:
+                sum_sides(columns, feature, last_bin, to_left, first, last, samples, criterion, sums)
+                sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
+                worth = worth_of(sums, 0, criterion.size, criterion, sign, bounds)
             if worth > sums[best + WORTH]:
                 sums[best + WORTH] = worth
                 sums[best + SPLIT_FEATURE] = feature

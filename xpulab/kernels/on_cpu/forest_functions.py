@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpulab.kernels.on_cpu.absolute_functions import (
+    ABSOLUTE,
+    find_median_split,
+    median_between,
+    rank_node,
+    ranking_of,
+)
 from xpulab.kernels.on_cpu.drawn_split_functions import draw_split
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
-from xpulab.kernels.on_cpu.monotone_functions import Bounds, below, clip_values
+from xpulab.kernels.on_cpu.monotone_functions import Bounds, below, clip_values, mean_between
 from xpulab.kernels.on_cpu.split_functions import (
     EPSILON,
     GINI,
@@ -105,6 +112,40 @@ def take_rows(weights, y, outputs, samples):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def measure_node(samples, first, last, criterion, sums, whole, ranking):  # type: ignore[no-untyped-def]
+    # Sum the rows of a node, from `whole` on; returns its weight, its purity and its impurity.
+    outputs = criterion.outputs
+    if criterion.kind == ABSOLUTE:
+        pure = -rank_node(samples, first, last, outputs, sums, whole, ranking)
+        weight = weight_of(sums, whole, criterion)
+        impurity = -pure / (outputs * weight)
+    else:
+        squares, differ = sum_node(samples, first, last, criterion, sums, whole)
+        weight = weight_of(sums, whole, criterion)
+        pure = purity(sums, whole, criterion, weight)
+        impurity = (squares - pure) / (outputs * weight)
+        if criterion.kind == GINI:
+            impurity += 1
+        impurity = max(impurity, np.float64(0)) if differ != 0 else np.float64(0)
+    return weight, pure, impurity
+
+
+@inlined
+def split_node(  # type: ignore[no-untyped-def]
+    columns, first, last, samples, criterion, bounds, settings, state, sums, ranking
+):
+    # Write the best split of a node that was measured; returns the state of the generator of random numbers.
+    max_features = np.int64(settings[_MAX_FEATURES])
+    if settings[_DRAWN] != 0:
+        state = draw_split(columns, first, last, samples, criterion, bounds, max_features, state, sums, ranking)
+    elif criterion.kind == ABSOLUTE:
+        state = find_median_split(columns, first, last, samples, criterion, bounds, max_features, state, sums, ranking)
+    else:
+        state = find_split(columns, first, last, samples, criterion, bounds, max_features, state, sums)
+    return state
+
+
+@inlined
 def write_leaf(tree, node, n_rows, weight, impurity, criterion, sums, whole):  # type: ignore[no-untyped-def]
     at = node * _NODE
     tree.nodes[at + _LEFT] = -1
@@ -116,10 +157,11 @@ def write_leaf(tree, node, n_rows, weight, impurity, criterion, sums, whole):  #
     tree.numbers[at + _WEIGHT] = weight
     tree.nodes[at + _BIN_AND_MISSING] = 0
     offsets, stride = criterion.offsets, tree.width // criterion.outputs
+    divisor = 1 if criterion.kind == ABSOLUTE else weight  # medians are no sums
     for o in range(criterion.outputs):
         for k in range(stride):
             s = offsets[o] + k
-            share = sums[whole + criterion.head + s] / weight if s < offsets[o + 1] else 0
+            share = sums[whole + criterion.head + s] / divisor if s < offsets[o + 1] else 0
             tree.values[node * tree.width + o * stride + k] = share
 
 
@@ -207,18 +249,18 @@ def part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
     return middle
 
 
-@host_function("u1* f8* f8* i8* f8* i8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* -> i8")
+@host_function("u1* f8* f8* i8* f8* i8* f8* f8* i8* i8* i8* f8* f8* f8* i8* i8* f8* u1* i8* f8* f8* i8* f8* -> i8")
 def grow_tree(  # type: ignore[no-untyped-def]
     bins, weights, y, sizes, settings, signs, edges, limits, ends, offsets, rows, row_weights, targets, sums, listed,
-    order, opened, near, nodes, numbers, values,
+    order, opened, near, nodes, numbers, values, ranked, ranked_numbers,
 ):  # fmt: skip
     # bins: (n, d). weights: (n,); rows of weight 0 are not in the tree. y: (n, outputs), classes as numbers. sizes: n,
     # d, outputs, classes, width of values, and rows for which `near` has room. offsets: of the sums of each output. For
-    # the others see `Samples`, `Columns`, `Bounds` and `Tree`. Returns the number of nodes; the largest depth is in
-    # opened[0].
+    # the others see `Samples`, `Columns`, `Bounds`, `Tree` and `Ranking`. Returns the number of nodes; the largest
+    # depth is in opened[0].
     n, d, outputs, classes, width, most_near = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]
-    max_features, max_leaves = np.int64(settings[_MAX_FEATURES]), np.int64(settings[_MAX_LEAVES])
-    state = np.int64(settings[_SEED])
+    max_leaves, state = np.int64(settings[_MAX_LEAVES]), np.int64(settings[_SEED])
+    ranking = ranking_of(ranked, ranked_numbers, n, outputs)
     samples, tree = Samples(rows, row_weights, targets, n), Tree(nodes, numbers, values, width)
     head = 1 if classes > 0 else 2
     size = head + offsets[outputs]
@@ -248,13 +290,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
             first = begin if side == 0 else middle
             last = middle if side == 0 else end
             deepest = max(deepest, depth)
-            squares, differ = sum_node(samples, first, last, criterion, sums, whole)
-            weight = weight_of(sums, whole, criterion)
-            pure = purity(sums, whole, criterion, weight)
-            impurity = (squares - pure) / (outputs * weight)
-            if criterion.kind == GINI:
-                impurity += 1
-            impurity = max(impurity, np.float64(0)) if differ != 0 else np.float64(0)
+            weight, pure, impurity = measure_node(samples, first, last, criterion, sums, whole, ranking)
             write_leaf(tree, node, last - first, weight, impurity, criterion, sums, whole)
             low = left_low if side == 0 else right_low
             high = left_high if side == 0 else right_high
@@ -267,10 +303,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
                 continue
             columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
             bounds = Bounds(signs, constrained, low, high)
-            if settings[_DRAWN] != 0:
-                state = draw_split(columns, first, last, samples, criterion, bounds, max_features, state, sums)
-            else:
-                state = find_split(columns, first, last, samples, criterion, bounds, max_features, state, sums)
+            state = split_node(columns, first, last, samples, criterion, bounds, settings, state, sums, ranking)
             decrease = (sums[best + WORTH] - pure) / (outputs * total)
             if sums[best + WORTH] == -np.inf or decrease + EPSILON < settings[_MIN_DECREASE]:
                 continue
@@ -293,7 +326,12 @@ def grow_tree(  # type: ignore[no-untyped-def]
         columns = Columns(near if is_near != 0 else bins, d, order, listed, limits, ends)
         middle = part_rows(columns, feature, last_bin, missing, begin, end, samples, outputs)
         sign = signs[feature] if constrained != 0 else np.int64(0)
-        left_low, left_high, right_low, right_high = below(samples, begin, middle, end, sign, low, high)
+        between = np.float64(0)
+        if sign != 0 and criterion.kind == ABSOLUTE:
+            between = median_between(samples, begin, middle, end, ranking)
+        elif sign != 0:
+            between = mean_between(samples, begin, middle, end)
+        left_low, left_high, right_low, right_high = below(between, sign, low, high)
         if missing < 0:
             missing = 1 if middle - begin > end - middle else 0
         write_split(tree, node, count, feature, last_bin, missing, threshold, edges, ends)

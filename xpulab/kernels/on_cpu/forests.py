@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.kernels.on_cpu.absolute_functions import ABSOLUTE, ranking_sizes
 from xpulab.kernels.on_cpu.host import at, function_of
 from xpulab.kernels.on_cpu.split_functions import WHOLE
 
@@ -16,6 +17,7 @@ __all__ = ["CRITERIA", "NODE", "Edges", "Grown", "Rules", "Workspace", "add_unsa
 #: Names of scikit-learn's criteria -> their numbers in the machine code.
 CRITERIA = {
     "gini": 0, "entropy": 1, "log_loss": 1, "squared_error": 2, "friedman_mse": 2, "poisson": 3,
+    "absolute_error": ABSOLUTE,
 }  # fmt: skip
 _MOST_BINS = 255
 _NEAR_BYTES = 1 << 17  # of the bins of a node's rows that are copied side by side, in a core's L2 cache
@@ -142,7 +144,7 @@ class Grown:
     nodes : numpy.ndarray of NODE of shape (n_nodes,)
         The last bin on the left of each split is in bytes that scikit-learn does not use.
     values : numpy.ndarray of float64 of shape (n_nodes, n_outputs, width)
-        Shares of the classes, or means.
+        Shares of the classes, or means, or medians.
     depth : int
     """
 
@@ -159,9 +161,11 @@ class Workspace:
     n_samples, n_features : int
     classes : tuple of int
         Number of classes of each output; 0 for numbers.
+    criterion : str
+        "absolute_error" needs more memory than the others.
     """
 
-    def __init__(self, n_samples: int, n_features: int, classes: tuple[int, ...]) -> None:
+    def __init__(self, n_samples: int, n_features: int, classes: tuple[int, ...], criterion: str) -> None:
         outputs = len(classes)
         widths = [max(1, n) for n in classes]
         self.n_samples, self.classes = n_samples, max(classes)
@@ -178,6 +182,8 @@ class Workspace:
         self.opened = np.empty(12 * (n_samples + 1))
         self.nodes = np.empty(2 * n_samples + 1, NODE)
         self.values = np.empty((2 * n_samples + 1, *self.shape))
+        integers, numbers = ranking_sizes(n_samples, outputs) if CRITERIA[criterion] == ABSOLUTE else (1, 1)
+        self.ranked, self.ranked_numbers = np.empty(integers, _I8), np.empty(numbers)
 
 
 def grow_tree(
@@ -221,7 +227,8 @@ def grow_tree(
         at(edges.values, _F8), at(edges.limits, _F8), at(edges.ends, _I8), at(workspace.offsets, _I8),
         at(workspace.rows, _I8), at(workspace.weights, _F8), at(workspace.targets, _F8), at(workspace.sums, _F8),
         at(workspace.listed, _I8), at(workspace.order, _I8), at(workspace.opened, _F8), at(workspace.near, _U1),
-        at(integers, _I8), at(numbers, _F8), at(workspace.values, _F8),
+        at(integers, _I8), at(numbers, _F8), at(workspace.values, _F8), at(workspace.ranked, _I8),
+        at(workspace.ranked_numbers, _F8),
     )  # fmt: skip
     kept = integers[: 8 * count].copy().view(NODE)  # with the bytes that scikit-learn does not use
     return Grown(kept, workspace.values[:count].copy(), int(workspace.opened[0]))

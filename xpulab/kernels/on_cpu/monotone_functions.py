@@ -13,7 +13,7 @@ import numpy as np
 
 from xpulab.kernels.on_cpu.host_functions import inlined
 
-__all__ = ["Bounds", "below", "clip_values", "is_monotone"]
+__all__ = ["Bounds", "below", "clip_values", "is_monotone", "mean_between"]
 
 
 class Bounds(NamedTuple):
@@ -45,26 +45,31 @@ def clip_values(values, at, classes, low, high):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def below(samples, begin, middle, end, sign, low, high):  # type: ignore[no-untyped-def]
-    # The bounds of the node whose rows are from begin to middle, and of that whose rows are from middle to end.
+def mean_between(samples, begin, middle, end):  # type: ignore[no-untyped-def]
+    # The middle of the means of two nodes, whose rows are from begin to middle, and from middle to end.
+    weights, targets = samples.weights, samples.targets
+    value = np.float64(0)
+    for side in range(2):
+        weight = np.float64(0)
+        total = np.float64(0)
+        for i in range(begin if side == 0 else middle, middle if side == 0 else end):
+            weight += weights[i]
+            total += weights[i] * targets[i]
+        value += total / (2 * weight)
+    return value
+
+
+@inlined
+def below(between, sign, low, high):  # type: ignore[no-untyped-def]
+    # The bounds of the two nodes of a split in a column of this constraint, between whose values is this number.
     left_low = low
     left_high = high
     right_low = low
     right_high = high
-    if sign != 0:
-        weights, targets = samples.weights, samples.targets
-        value = np.float64(0)
-        for side in range(2):
-            weight = np.float64(0)
-            total = np.float64(0)
-            for i in range(begin if side == 0 else middle, middle if side == 0 else end):
-                weight += weights[i]
-                total += weights[i] * targets[i]
-            value += total / (2 * weight)
-        if sign > 0:
-            left_high = value
-            right_low = value
-        else:
-            left_low = value
-            right_high = value
+    if sign > 0:
+        left_high = between
+        right_low = between
+    elif sign < 0:
+        left_low = between
+        right_high = between
     return left_low, left_high, right_low, right_high

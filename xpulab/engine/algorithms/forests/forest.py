@@ -126,7 +126,8 @@ def grow(
         made = Rules(**growth)
         rooms: queue.SimpleQueue[_Place] = queue.SimpleQueue()
         threads = max(1, min(len(os.sched_getaffinity(0)), -(-len(seeds) // task.comm.size)))
-        every = [_Place(Workspace(data.n_samples, places.shape[1], tuple(classes)), oob) for _ in range(threads)]
+        n, d = places.shape
+        every = [_Place(Workspace(n, d, tuple(classes), made.criterion), oob) for _ in range(threads)]
         for place in every:
             rooms.put(place)
 
