@@ -168,8 +168,10 @@ _COPY = "the input is never changed, copy_X=False or not"
             "test_least_angle",
             "Lars LassoLars",
             15,
-            f"{_DENSE} and not CV and not cv and not LassoLarsIC and not lasso_lars_ic and not test_estimatorclasses",
-            {"test_lasso_lars_vs_lasso_cd_ill_conditioned2": "the products of columns of 1e20 have lost what 1 adds"},
+            # On some processors only do the products of columns of 1e20 lose what 1 adds.
+            f"{_DENSE} and not CV and not cv and not LassoLarsIC and not lasso_lars_ic and not test_estimatorclasses "
+            "and not ill_conditioned2",
+            {},
         ),
         ("test_huber", "HuberRegressor", 8, "", {}),
         (

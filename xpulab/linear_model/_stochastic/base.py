@@ -15,8 +15,11 @@ from sklearn.utils import check_random_state
 
 from xpulab.data import ShardedArray
 from xpulab.deploy.ranks import Ranks
+from xpulab.estimator.call import Call
 from xpulab.estimator.callbacks import Callbacks
+from xpulab.estimator.interrupted import CallInterrupted
 from xpulab.estimator.resumable import FitInput, ResumableFit
+from xpulab.estimator.sending import Result
 from xpulab.sharing.linear_models import Descent, DescentState
 
 __all__ = ["StochasticFit", "StochasticInput"]
@@ -190,6 +193,15 @@ class StochasticFit(ResumableFit[StochasticInput]):
 
     def _keep(self, checked: StochasticInput, answer: Mapping[str, Any], labels: npt.NDArray[Any] | None) -> None:
         self._set(checked, answer["state"])
+
+    def _keep_interrupted(
+        self, interrupt: CallInterrupted, call: Call, checked: StochasticInput, labels: Result | None
+    ) -> str:
+        """As other estimators; the rows of an interrupted `partial_fit` do not count, and none of it is kept."""
+        if not checked.partial:
+            return super()._keep_interrupted(interrupt, call, checked, labels)
+        self.report_ = call.report
+        return call.interrupted()
 
     def _set(self, checked: StochasticInput, state: DescentState) -> None:
         """Set the fitted attributes after an iteration."""

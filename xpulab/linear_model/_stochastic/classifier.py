@@ -221,12 +221,12 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
         _check_partial_fit_first_call(self, classes)
         try:
             n_columns, labels = _columns_of(self.classes_), self._among_classes(cluster, y)
-        except ValueError:
-            if first:  # a second call may name other classes
-                del self.classes_
+            checked = self._input(rows, weights, labels, self._present(n_columns, rows.shape[1]), partial=True)
+            return self._run(cluster, checked, method="partial_fit")
+        except BaseException:
+            if first:  # the next call is the first one, and may name other classes
+                vars(self).pop("classes_", None)
             raise
-        checked = self._input(rows, weights, labels, self._present(n_columns, rows.shape[1]), partial=True)
-        return self._run(cluster, checked, method="partial_fit")
 
     def _among_classes(self, cluster: Ranks, y: Any) -> Labels:
         """Return the labels as numbers of all classes.
