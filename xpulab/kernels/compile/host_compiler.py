@@ -16,7 +16,6 @@ from typing import Any
 
 from xpulab.kernels.on_cpu import (  # they add their functions
     boosting_functions,
-    descent_functions,  # noqa: F401
     few_functions,  # noqa: F401
     forest_functions,  # noqa: F401
     passing_functions,

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.kernels.linear.linear_losses import Loss
-from xpulab.kernels.on_cpu.descent_functions import KINDS
 from xpulab.kernels.on_cpu.host import at, functions
+from xpulab.kernels.on_cpu.sparse_functions import KINDS
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -383,75 +383,19 @@ def find_median_split(  # type: ignore[no-untyped-def]
 
 
 @inlined
-def error_of_drawn(samples, first, m, output, outputs, left_weight, right_weight, ranking):  # type: ignore[no-untyped-def]
-    # The absolute error of one output on both sides of a split, which `by_bin` has: 1 for the rows on the left; and the
-    # medians of both sides. Each is found while its rows pass by in the order of their targets.
-    at = output * ranking.n
-    order, sides = ranking.integers, ranking.by_bin
-    error = np.float64(0)
-    low = np.float64(0)
-    high = np.float64(0)
-    for side in range(2):
-        half = (left_weight if side == 1 else right_weight) / 2
-        weight = np.float64(0)
-        below = np.float64(0)
-        above = np.float64(0)
-        known = 0  # 1: up to the lower median, 2: also up to the upper one
-        median = np.float64(0)
-        upper = np.float64(0)
-        for r in range(m):
-            i = order[at + r]
-            if order[sides + i] == side:
-                w = samples.weights[first + i]
-                y = samples.targets[(first + i) * outputs + output]
-                if known == 1:
-                    upper = y if weight == half else median
-                    known = 2
-                weight += w
-                if known == 0 and weight >= half:
-                    median = y
-                    upper = y
-                    known = 1
-        for r in range(m):
-            i = order[at + r]
-            if order[sides + i] == side:
-                w = samples.weights[first + i]
-                y = samples.targets[(first + i) * outputs + output]
-                if y < median:
-                    below += w * (median - y)
-                else:
-                    above += w * (y - median)
-        error += below + above
-        median = (median + upper) / 2
-        low = median if side == 1 else low
-        high = median if side == 0 else high
-    return error, low, high
-
-
-@inlined
 def worth_of_medians(  # type: ignore[no-untyped-def]
     columns, feature, last_bin, to_left, first, last, samples, criterion, bounds, sums, ranking
 ):
     # The worth of a split of a node that is ranked.
-    m = last - first
-    whole = sums[WHOLE * criterion.size + 1]
+    m, outputs = last - first, criterion.outputs
+    empty_left(ranking, m, outputs)
     rows = np.int64(0)
     weight = np.float64(0)
     for i in range(m):
         b = np.int64(columns.bins[samples.rows[first + i] * columns.d + feature])
-        left = 1 if (to_left == 1 if b == MISSING else b <= last_bin) else 0
-        ranking.integers[ranking.by_bin + i] = left
-        rows += left
-        weight += samples.weights[first + i] * left
-    worth = -np.inf
-    if allows(rows, weight, m, whole, criterion):
-        worth = np.float64(0)
-        low = np.float64(0)
-        high = np.float64(0)
-        for o in range(criterion.outputs):
-            error, low, high = error_of_drawn(samples, first, m, o, criterion.outputs, weight, whole - weight, ranking)
-            worth -= error
-        sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
-        if sign != 0 and not is_monotone(sign, low, high, bounds):
-            worth = -np.inf
-    return worth
+        if to_left == 1 if b == MISSING else b <= last_bin:
+            weight += put_left(samples, first, i, m, outputs, ranking)
+            rows += 1
+    sign = bounds.signs[feature] if bounds.any != 0 else np.int64(0)
+    whole = sums[WHOLE * criterion.size + 1]
+    return worth_of_sides(samples, first, m, rows, weight, whole, criterion, sign, bounds, ranking)

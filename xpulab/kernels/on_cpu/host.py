@@ -19,7 +19,6 @@ import numpy.typing as npt
 from xpulab.exceptions import KernelBuildError
 from xpulab.kernels.on_cpu import (  # they add their functions
     boosting_functions,  # noqa: F401
-    descent_functions,  # noqa: F401
     few_functions,  # noqa: F401
     forest_functions,  # noqa: F401
     passing_functions,  # noqa: F401

@@ -355,13 +355,7 @@ def in_threads(starts: range, call_from: Callable[[int], None], look: Look) -> N
             list(pool.map(call_from, starts[part : part + 4 * cores]))
 
 
-def link_near(
-    tree: Tree,
-    other: Tree,
-    near: Near,
-    parents: npt.NDArray[np.int64],
-    look: Callable[[], None],
-) -> None:
+def link_near(tree: Tree, other: Tree, near: Near, parents: npt.NDArray[np.int64], look: Callable[[], None]) -> None:
     """Make one set of the sets of any two cores that are near to each other.
 
     Parameters

@@ -225,7 +225,7 @@ class SGDClassifier(StochasticFit, LinearClassifier, sklearn.linear_model.SGDCla
             return self._run(cluster, checked, method="partial_fit")
         except BaseException:
             if first:  # the next call is the first one, and may name other classes
-                vars(self).pop("classes_", None)
+                self.__dict__.pop("classes_", None)
             raise
 
     def _among_classes(self, cluster: Ranks, y: Any) -> Labels:
