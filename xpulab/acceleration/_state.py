@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ from xpulab.acceleration._twins import Refused, Twins
 from xpulab.acceleration._workers import joined
 from xpulab.data import ShardedArray
 from xpulab.deploy.cluster import XPUCluster
-from xpulab.deploy.current import at_the_last_end, current_cluster, find_current
+from xpulab.deploy.current import at_the_last_end, current_cluster, find_ranks
+from xpulab.deploy.side_by_side.jobs import begin_with
 from xpulab.exceptions import UsageError, XpulabError, XpulabWarning, warn
 from xpulab.report.rendering import Displayed, Html, block, counted, escape
 from xpulab.scanning import Scan
@@ -152,6 +153,7 @@ class Acceleration(Displayed):
             if self._file is not None:
                 about = (self.strict, self.least, str(self._file), self._owner)
                 undo.callback(joined(_begin_in_worker, *about))
+                undo.callback(begin_with(f"{__name__}:in_jobs", *about))
             self._undo = undo.pop_all()
         _latest = self
         set_active(self)
@@ -250,7 +252,7 @@ class Acceleration(Displayed):
         """Return why scikit-learn has to compute a call, as kind and reason; empty if the engines can try."""
         if isinstance(X, ShardedArray | Scan):
             return "", ""
-        if find_current() is None:
+        if find_ranks() is None:
             return "no cluster", self._excuse or _no_cluster(self._owner)
         if shape is None:
             return "no rows", f"X is a {type(X).__name__}, and no array of rows"
@@ -312,14 +314,24 @@ def _begin_in_worker(name: str, strict: bool, least: int | None, file: str, owne
     Acceleration(strict, least, excuse, Log(Path(file), owner)).on()
 
 
+@contextlib.contextmanager
+def in_jobs(strict: bool, least: int | None, file: str, owner: int) -> Iterator[None]:
+    """Open a context on a rank that makes jobs of joblib's: accel is on, and computes on the rank's group."""
+    acceleration = Acceleration(strict, least, log=Log(Path(file), owner)).on()
+    try:
+        yield
+    finally:
+        acceleration.off()
+
+
 def _values(shape: tuple[int, int]) -> str:
     n = shape[0] * shape[1]
     return f"{n:,} value is" if n == 1 else f"{n:,} values are"
 
 
 def _size() -> int:
-    cluster = find_current()
-    return cluster.size if cluster is not None else 0
+    ranks = find_ranks()
+    return ranks.size if ranks is not None else 0
 
 
 def _no_cluster(owner: int) -> str:

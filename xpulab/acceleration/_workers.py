@@ -1,4 +1,4 @@
-"""Lets the worker processes that joblib starts use the cluster of the process that started them."""
+"""Has groups of engines do joblib's jobs, or lets the workers that joblib starts use the cluster of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import joblib.parallel
-from joblib._parallel_backends import LokyBackend
+from joblib._parallel_backends import FallbackToBackend, LokyBackend
 
 from xpulab.deploy.current import find_current
 
@@ -15,9 +15,10 @@ __all__ = ["joined"]
 
 
 def joined(begin: Callable[..., None], *arguments: object) -> Callable[[], None]:
-    """Let joblib's workers call a function when they start, while a cluster is active here.
+    """Have groups of engines do joblib's jobs, or let its workers call a function when they start.
 
-    joblib passes an initialiser to its workers. The backend that this function registers under joblib's name adds one.
+    Either happens while a cluster is active here, the first for 2 jobs at a time up to one for each engine. joblib
+    passes an initialiser to its workers. The backend that this function registers under joblib's name adds one.
 
     Parameters
     ----------
@@ -35,13 +36,15 @@ def joined(begin: Callable[..., None], *arguments: object) -> Callable[[], None]
     started: weakref.WeakSet[Any] = weakref.WeakSet()
 
     class Backend(LokyBackend):
-        def configure(self, *args: object, **kwargs: object) -> Any:
+        def configure(self, n_jobs: int = 1, *args: object, **kwargs: object) -> Any:
             cluster = find_current()
             given = {*kwargs, *getattr(self, "backend_kwargs", {})}
             if cluster is None or "initializer" in given:
-                return super().configure(*args, **kwargs)
+                return super().configure(n_jobs, *args, **kwargs)
+            if 1 < n_jobs <= cluster.size and len({fact.host for fact in cluster.engines.facts}) == 1:
+                raise FallbackToBackend(joblib.parallel.BACKENDS["xpulab"](nesting_level=self.nesting_level))
             about = (cluster.known_as, *arguments)
-            found = super().configure(*args, initializer=begin, initargs=about, **kwargs)
+            found = super().configure(n_jobs, *args, initializer=begin, initargs=about, **kwargs)
             started.add(self._workers)
             return found
 

@@ -20,6 +20,7 @@ __all__ = [
     "current_cluster",
     "current_ranks",
     "find_current",
+    "find_ranks",
     "in_place_of_cluster",
     "latest_cluster",
     "latest_start",
@@ -62,6 +63,11 @@ def in_place_of_cluster(ranks: Ranks) -> Iterator[None]:
         yield
     finally:
         _ranks.reset(token)
+
+
+def find_ranks() -> Ranks | None:
+    """Return the ranks that estimators use, as `current_ranks`; None if no cluster is running."""
+    return _ranks.get() or find_current()
 
 
 def current_ranks() -> Ranks:

@@ -28,11 +28,30 @@ from xpulab.report.rendering import counted, format_size
 from xpulab.sharing import host_memory
 from xpulab.tables import ShardedColumn, ShardedTable
 
-__all__ = ["Cluster", "Jobs"]
+__all__ = ["Cluster", "Jobs", "begin_with"]
 
 _LARGE = 1 << 16  # bytes of an array that is shared, and not a part of the message
 _LEAST = 1 << 26  # bytes of arrays for which memory is looked at
 _LOSSES = 3  # largest number of restarts: a job that ends its engine must not be repeated for ever
+
+
+#: Names of context managers, with their arguments, which ranks open around their jobs.
+_around: list[tuple[str, tuple[object, ...]]] = []
+
+
+def begin_with(name: str, *arguments: object) -> Callable[[], None]:
+    """Have ranks open a context around the jobs that are sent from now on; return a function that ends this.
+
+    Parameters
+    ----------
+    name : str
+        That of a context manager, as ``"package.module:name"``.
+    *arguments : object
+        What it is called with.
+    """
+    context = name, arguments
+    _around.append(context)
+    return lambda: _around.remove(context)
 
 
 class Cluster(Keeper, Protocol):
@@ -133,7 +152,8 @@ class Jobs:
 
             content, arrays = _pickled([None if job.outcome else job.calls for job in self._jobs])
             self._require_room(sum(array.nbytes for array in arrays))
-            arguments = content, [outgoing.send(array) for array in arrays], list(jobs), name, self._n_groups
+            sent = [outgoing.send(array) for array in arrays]
+            arguments = content, sent, list(jobs), name, self._n_groups, list(_around)
             tasks.run_packed(shown.title, packed(_on_engine, arguments, {}), follow)
 
     def _require_room(self, nbytes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
+import pkgutil
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,14 @@ from xpulab.spmd._rank.ranks import RankAlone, ranks
 __all__ = ["work"]
 
 
-def work(calls: bytes, arrays: Sequence[SharedArray], numbers: Sequence[int], folder: str, n_groups: int) -> None:
+def work(
+    calls: bytes,
+    arrays: Sequence[SharedArray],
+    numbers: Sequence[int],
+    folder: str,
+    n_groups: int,
+    around: Sequence[tuple[str, Sequence[Any]]],
+) -> None:
     """Take calls that no other group of ranks has taken, until none is left; all ranks call this together.
 
     Parameters
@@ -34,6 +42,8 @@ def work(calls: bytes, arrays: Sequence[SharedArray], numbers: Sequence[int], fo
         Where ranks note what they take, and leave the outcomes.
     n_groups : int
         Number of groups into which the ranks are divided. The first rank of each makes the calls.
+    around : sequence of tuple
+        Names of context managers that are open during the calls, and their arguments.
     """
     here, place = ranks(), Path(folder)
     members = next(group for group in groups_of(here.size, n_groups) if here.rank in group)
@@ -42,7 +52,11 @@ def work(calls: bytes, arrays: Sequence[SharedArray], numbers: Sequence[int], fo
         return
     jobs: list[Any] = pickle.loads(calls, buffers=[array.open() for array in arrays])
     group = here.alone if len(members) == 1 else group_of(members)
-    with contextlib.nullcontext() if isinstance(group, RankAlone) else group.leading():
+    with contextlib.ExitStack() as open_ones:
+        if not isinstance(group, RankAlone):
+            open_ones.enter_context(group.leading())
+        for name, given in around:
+            open_ones.enter_context(pkgutil.resolve_name(name)(*given))
         for number in _taken(place, numbers, here.rank):
             job, jobs[number] = jobs[number], None  # it has what it fits, which may be large
             keep(place, number, group.together("a job", functools.partial(_outcome, *job)))
