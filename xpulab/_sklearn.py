@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ADAPTERS_MANAGER": "sklearn.utils._set_output",
+    "MST_edge_dtype": "sklearn.cluster._hdbscan._linkage",
     "BaseSearchCV": "sklearn.model_selection._search",
     "Interval": "sklearn.utils._param_validation",
     "NODE_DTYPE": "sklearn.tree._tree",
@@ -70,6 +71,9 @@ _HOMES = {
     "callback_management_context": "sklearn.callback._callback_support",  # since scikit-learn 1.9
     "get_chunk_n_rows": "sklearn.utils._chunking",
     "get_columns": "sklearn.utils._set_output",
+    "make_single_linkage": "sklearn.cluster._hdbscan._linkage",
+    "remap_single_linkage_tree": "sklearn.cluster._hdbscan.hdbscan",
+    "tree_to_labels": "sklearn.cluster._hdbscan._tree",
     "validate_parameter_constraints": "sklearn.utils._param_validation",
     "validate_params": "sklearn.utils._param_validation",
 }

@@ -2,7 +2,8 @@
 
 from xpulab.cluster._bisecting import BisectingKMeans
 from xpulab.cluster._dbscan import DBSCAN
+from xpulab.cluster._hdbscan import HDBSCAN
 from xpulab.cluster._kmeans import KMeans
 from xpulab.cluster._minibatch import MiniBatchKMeans
 
-__all__ = ["DBSCAN", "BisectingKMeans", "KMeans", "MiniBatchKMeans"]
+__all__ = ["DBSCAN", "HDBSCAN", "BisectingKMeans", "KMeans", "MiniBatchKMeans"]

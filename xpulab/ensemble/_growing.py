@@ -15,7 +15,7 @@ from xpulab.checks import ONE_AT_A_TIME, array_of, type_of_target
 from xpulab.data import Outgoing, ShardedArray
 from xpulab.deploy.current import current_ranks
 from xpulab.deploy.ranks import Ranks
-from xpulab.deploy.tasks.answers import Answer
+from xpulab.deploy.tasks.answers import Answer, array_sent
 from xpulab.ensemble._following import TreesProxy, few_here
 from xpulab.ensemble._rules import require_computed, require_monotone, rules_of
 from xpulab.ensemble._targets import WEIGHTS_DRAW, Targets
@@ -216,7 +216,7 @@ class ForestProxy(ScoredHere, TreesProxy):
         counts = result["counts"]
         shape = (sum(counts), self.n_outputs_, max(1, *classes))
         found = []
-        every, all_values = _array_of(result["nodes"], NODE_DTYPE), _array_of(result["values"], np.float64)
+        every, all_values = array_sent(result["nodes"], NODE_DTYPE), array_sent(result["values"], np.float64)
         all_values = all_values.reshape(shape)
         for (first, last), depth in zip(itertools.pairwise([0, *np.cumsum(counts)]), result["depths"], strict=True):
             found.append((every[first:last], all_values[first:last], depth))
@@ -358,8 +358,3 @@ def _joined(before: np.ndarray | None, targets: Targets) -> np.ndarray:
     """Return the least and the largest target of each output, of an earlier fit and of these targets."""
     found = [targets.least, targets.largest]
     return np.array(found if before is None else [np.minimum(before[0], found[0]), np.maximum(before[1], found[1])])
-
-
-def _array_of(sent: bytes | SharedArray, dtype: Any) -> np.ndarray:
-    """Return an array that a rank has sent."""
-    return np.frombuffer(bytearray(sent), dtype) if isinstance(sent, bytes) else sent.open().view(dtype)

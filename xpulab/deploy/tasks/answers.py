@@ -6,12 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from xpulab import exceptions
 from xpulab.calls import of_interrupt
 from xpulab.exceptions import CallInterrupted, EngineError
 from xpulab.sharing.answers import EngineOfReply, Reply
+from xpulab.sharing.sources import SharedArray
 
-__all__ = ["Answer", "Failed", "answer_of", "raise_errors", "raise_failed"]
+__all__ = ["Answer", "Failed", "answer_of", "array_sent", "raise_errors", "raise_failed"]
 
 
 #: A rank that has raised an exception, and the fields of the exception.
@@ -41,6 +45,11 @@ class Answer:
         self.seconds = [reply["seconds"] for reply in replies]
         self.totals = [reply["total"] for reply in replies]
         self.interrupted = any(reply["status"] == "interrupted" for reply in replies)
+
+
+def array_sent(sent: bytes | SharedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array that a rank has sent, see `Task.arrays_for_client`."""
+    return np.frombuffer(bytearray(sent), dtype) if isinstance(sent, bytes) else sent.open().view(dtype)
 
 
 def answer_of(name: str, replies: Sequence[Reply]) -> Answer:

@@ -248,8 +248,7 @@ def side_of(samples, first, m, output, outputs, on_left, weight, total, both, ra
 @inlined
 def allows(rows, weight, m, whole, criterion):  # type: ignore[no-untyped-def]
     # Whether both sides have enough rows and weight.
-    enough = rows >= criterion.min_rows and m - rows >= criterion.min_rows
-    return enough and weight >= criterion.min_weight and whole - weight >= criterion.min_weight
+    return min(rows, m - rows) >= criterion.min_rows and min(weight, whole - weight) >= criterion.min_weight
 
 
 @inlined

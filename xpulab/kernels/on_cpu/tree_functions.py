@@ -33,7 +33,7 @@ from xpulab.kernels.on_cpu.distance_functions import (
 )
 from xpulab.kernels.on_cpu.host_functions import count_bits, host_function, inlined
 
-__all__ = ["count_near", "flatten", "join", "least_near", "link_near", "plant"]
+__all__ = ["count_near", "flatten", "join", "least_near", "link_near", "plant", "root_in", "unite"]
 
 _NONE, _MIXED = -2, -1  # of a node without core rows, and of one whose core rows are not known to be of one set
 
@@ -213,7 +213,7 @@ def count_near(  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _root(parents, i):  # type: ignore[no-untyped-def]
+def root_in(parents, i):  # type: ignore[no-untyped-def]
     """Return the root of the set of i; each node passed on the way is linked to its grandparent."""
     while parents[i] != i:
         parents[i] = parents[parents[i]]
@@ -222,9 +222,9 @@ def _root(parents, i):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _unite(parents, i, j):  # type: ignore[no-untyped-def]
+def unite(parents, i, j):  # type: ignore[no-untyped-def]
     """Make one set of two; its root is the lower one."""
-    i, j = _root(parents, i), _root(parents, j)
+    i, j = root_in(parents, i), root_in(parents, j)
     if i < j:
         parents[j] = i
     else:
@@ -241,12 +241,12 @@ def _set_of(sets, node, parents, start, stop, offset, n_leaves):  # type: ignore
         left, right = sets[2 * node], sets[2 * node + 1]
         if left == _NONE:
             known = right
-        elif right == _NONE or (left >= 0 and right >= 0 and _root(parents, left) == _root(parents, right)):
+        elif right == _NONE or (left >= 0 and right >= 0 and root_in(parents, left) == root_in(parents, right)):
             known = left
     else:
         for i in range(offset + start, offset + stop):
             if parents[i] >= 0:
-                root = _root(parents, i)
+                root = root_in(parents, i)
                 if known == _MIXED:
                     known = root
                 elif known != root:
@@ -299,7 +299,7 @@ def link_near(  # type: ignore[no-untyped-def]
         first, last = m * other_leaf >> other_depth, m * (other_leaf + 1) >> other_depth
         mine = _set_of(sets, node, parents, start, stop, np.int64(0), own.n_leaves)
         theirs = _set_of(other_sets, other_node, parents, first, last, offset, other.n_leaves)
-        if mine >= 0 and theirs >= 0 and _root(parents, mine) == _root(parents, theirs):
+        if mine >= 0 and theirs >= 0 and root_in(parents, mine) == root_in(parents, theirs):
             continue
         if leaf < 0 or other_leaf < 0:
             top = _push_halves(stack, top, node, other_node, leaf < 0, other_leaf < 0)
@@ -309,16 +309,16 @@ def link_near(  # type: ignore[no-untyped-def]
         if in_singles:
             reached = rows_reached(own, leaf, spheres, other_leaf, d, metric)
         for i in range(start, stop):
-            if parents[i] < 0 or (theirs >= 0 and _root(parents, i) == _root(parents, theirs)):
+            if parents[i] < 0 or (theirs >= 0 and root_in(parents, i) == root_in(parents, theirs)):
                 continue
             if compare_row(own, leaf, i - start, other, other_leaf, in_singles, reached, d, metric, found) == 0:
                 continue
             for j in range(last - first):
                 if found[j] <= metric.limit and parents[offset + first + j] >= 0:
-                    _unite(parents, i, offset + first + j)
+                    unite(parents, i, offset + first + j)
                     if theirs >= 0:
                         break
-            if mine >= 0 and theirs >= 0 and _root(parents, mine) == _root(parents, theirs):
+            if mine >= 0 and theirs >= 0 and root_in(parents, mine) == root_in(parents, theirs):
                 break
     return top
 
@@ -376,10 +376,10 @@ def least_near(  # type: ignore[no-untyped-def]
 def flatten(parents, n):  # type: ignore[no-untyped-def]
     for i in range(n):
         if parents[i] >= 0:
-            parents[i] = _root(parents, i)
+            parents[i] = root_in(parents, i)
 
 
 @host_function("i8* i8 i8*")
 def join(pairs, n, parents):  # type: ignore[no-untyped-def]
     for i in range(n):
-        _unite(parents, pairs[2 * i], pairs[2 * i + 1])
+        unite(parents, pairs[2 * i], pairs[2 * i + 1])

@@ -2,6 +2,9 @@
 
 `leaves`, `boxes` and `shape` are those of `tree_functions`. Distances are added up in the order of
 `host_functions.compare_with`, so that they are bitwise the same.
+
+The last functions are for spanning trees of mutual reachability: of two rows, the largest of their distance and of the
+core distance of each.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
+from xpulab.kernels.on_cpu.tree_functions import root_in, unite
 
-__all__ = ["nearest_in_tree"]
+__all__ = ["nearest_in_tree", "nearest_outside", "put_in_order", "unite_in_turn"]
 
 _ABSOLUTE, _LARGEST = 1, 2  # the kinds of distances; 0 is the sum of squares
 
@@ -117,3 +121,115 @@ def nearest_in_tree(  # type: ignore[no-untyped-def]
                     to -= 1
                 best[to] = distance
                 places[to] = index
+
+
+# --- spanning trees
+
+
+@host_function("f8* f8* i8* f8* i8 f8 i8* i8 i8 f8* f8* i8* i8* f8* f8* i8* i8* f8* f8*")
+def nearest_outside(  # type: ignore[no-untyped-def]
+    leaves, boxes, shape, rows, kind, scale, visits, begin, end, cores, least_cores, sets, sets_of_nodes, limits,
+    reaches, partners, stack, bounds, found,
+):  # fmt: skip
+    # rows: (n, d), in the order of the tree. visits: some of them, of which those from begin to end are looked at.
+    # scale: distances are multiplied by it. cores: of each row, and the least of each node. sets: of each row, and of
+    # each node whose rows are all in one, otherwise -1. limits: of each set, the least reach to another one so far.
+    # reaches: a lower bound of each row's reach to another set; the reach itself where partners has the other row.
+    n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
+    n_leaves = 1 << depth
+    for visit in range(begin, end):
+        i = visits[visit]
+        own = sets[i]
+        least = reaches[i]
+        best = limits[own]
+        to = np.int64(-1)
+        stack[0] = 1
+        bounds[0] = 0
+        top = 1 if least < best else 0
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            bound = bounds[top]
+            while node < n_leaves and bound < best:
+                left = max(_box_distance(rows, i * d, boxes, 2 * node, d, kind) * scale, least_cores[2 * node])
+                right = max(_box_distance(rows, i * d, boxes, 2 * node + 1, d, kind) * scale, least_cores[2 * node + 1])
+                left = np.inf if sets_of_nodes[2 * node] == own else left
+                right = np.inf if sets_of_nodes[2 * node + 1] == own else right
+                stack[top] = 2 * node + (1 if left <= right else 0)
+                bounds[top] = max(left, right)
+                top += 1 if bounds[top] < best else 0
+                bound = min(left, right)
+                node = 2 * node + (0 if left <= right else 1)
+            if bound >= best or sets_of_nodes[node] == own:
+                continue
+            leaf = node - n_leaves
+            first, last = n * leaf >> depth, n * (leaf + 1) >> depth
+            _leaf_distances(rows, i * d, leaves, leaf * d * width, width, d, kind, found)
+            for j in range(last - first):
+                reach = max(max(found[j] * scale, cores[first + j]), cores[i])
+                if reach < best and sets[first + j] != own:
+                    best = reach
+                    to = first + j
+            if best <= least:  # there is nothing nearer
+                break
+        reaches[i] = max(best, least)
+        partners[i] = to
+        limits[own] = min(limits[own], best)
+
+
+@host_function("i8* i8* i8* i8 i8* i8* -> i8")
+def unite_in_turn(order, first, second, n, parents, taken):  # type: ignore[no-untyped-def]
+    # Edges between sets, in this order; those that join two sets are taken. Returns how many.
+    count = 0
+    for k in range(n):
+        edge = order[k]
+        i, j = root_in(parents, first[edge]), root_in(parents, second[edge])
+        taken[edge] = 1 if i != j else 0
+        count += taken[edge]
+        if i != j:
+            unite(parents, i, j)
+    return count
+
+
+@inlined
+def _sort(numbers, m):  # type: ignore[no-untyped-def]
+    """Sort numbers, by Shell's method."""
+    gap = 1
+    while 3 * gap < m:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, m):
+            number = numbers[i]
+            k = i
+            while k >= gap and numbers[k - gap] > number:
+                numbers[k] = numbers[k - gap]
+                k -= gap
+            numbers[k] = number
+        gap //= 3
+
+
+@host_function("f8* i8* i8* i8 i8* i8* i8* i8*")
+def put_in_order(weights, first, second, n, parents, roots, left, right):  # type: ignore[no-untyped-def]
+    # The edges of a spanning tree by their weights. Sets that edges of the same weight join are joined with the set of
+    # the first row, in the order of their first rows. The root of a set is its first row. roots: room for 2 n numbers.
+    made = 0
+    begin = 0
+    while begin < n:
+        end = begin
+        m = 0
+        while end < n and weights[end] == weights[begin]:
+            roots[m] = root_in(parents, first[end])
+            roots[m + 1] = root_in(parents, second[end])
+            m += 2
+            end += 1
+        for k in range(begin, end):
+            unite(parents, first[k], second[k])
+        _sort(roots, m)
+        for k in range(m):
+            if k == 0 or roots[k] != roots[k - 1]:
+                whole = root_in(parents, roots[k])
+                if whole != roots[k]:
+                    left[made] = whole
+                    right[made] = roots[k]
+                    made += 1
+        begin = end

@@ -1,0 +1,211 @@
+"""The tree of all rows by mutual reachability, over the ranks, from which HDBSCAN takes clusters [1]_.
+
+The spanning tree of least total length is found in rounds [2]_: each set of rows, at first each row, is joined with the
+set that is nearest to it. Each rank has a tree of all rows, and looks for what is nearest to its share of them. A row
+whose nearest row of another set is still in another set is not looked at again, nor is one that cannot be nearer to
+another set than a row of its own set is [3]_.
+
+References
+----------
+.. [1] R. J. G. B. Campello, D. Moulavi and J. Sander, "Density-based clustering based on hierarchical density
+   estimates", PAKDD 2013, pages 160 to 172.
+.. [2] O. Boruvka, "O jistem problemu minimalnim", Prace Moravske Prirodovedecke Spolecnosti 3 (1926), 37-58.
+.. [3] W. B. March, P. Ram and A. G. Gray, "Fast Euclidean minimum spanning tree: algorithm, analysis, and
+   applications", KDD 2010, pages 603 to 612.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from xpulab.engine.dataset import data_of, on_host, write_block
+from xpulab.engine.engine import Task
+from xpulab.engine.registry import task
+from xpulab.kernels.neighbors import normalised
+from xpulab.kernels.on_cpu.tree_search import Reaches, nearest_in, put_in_order, unite_in_turn
+from xpulab.kernels.on_cpu.trees import Tree
+from xpulab.sharing.sources import Source, Target
+
+__all__ = ["joined_rows"]
+
+_KINDS = {"euclidean": "squares", "cosine": "squares", "manhattan": "absolute", "chebyshev": "largest"}
+_ROWS = 1 << 16  # whose neighbours are in memory at a time
+_FINITE, _INFINITE, _MISSING = 0, -2, -3  # the last two are scikit-learn's labels for rows with infinity, and with NaN
+
+_Floats = npt.NDArray[np.float64]
+_Integers = npt.NDArray[np.int64]
+_Number = TypeVar("_Number", np.float64, np.int8)
+
+
+def joined_rows(
+    task: Task, rows: _Floats, metric: str, scale: float, min_samples: int
+) -> tuple[_Integers, _Integers, _Floats]:
+    """Return the edges of the spanning tree of all rows, by their lengths, as `put_in_order` has them.
+
+    Parameters
+    ----------
+    task : Task
+    rows : numpy.ndarray of float64 of shape (n, n_features)
+        Those of all ranks.
+    metric : {"euclidean", "cosine", "manhattan", "chebyshev"}
+        Lengths are squares for "euclidean", and twice the distances for "cosine".
+    scale : float
+        Distances of two rows, and not those of cores, are multiplied by it.
+    min_samples : int
+        The core distance of a row is that to its nearest rows of so many, of which it is the first itself.
+
+    Returns
+    -------
+    first, second : numpy.ndarray of int64 of shape (n - 1,)
+    lengths : numpy.ndarray of float64 of shape (n - 1,)
+        The same on all ranks.
+
+    Raises
+    ------
+    ValueError
+        If distances are out of the range of float64.
+    """
+    kind, n = _KINDS[metric], len(rows)
+    task.show(doing="building a tree of all rows")
+    if metric == "cosine":
+        rows = _directions(rows)
+    tree = Tree.of(rows.copy())
+    rows = rows[tree.order]
+    leaves = [tree.n_leaves * rank // task.comm.size for rank in range(task.comm.size + 1)]
+    bounds = [n * leaf >> int(tree.shape[1]) for leaf in leaves]
+    begin, end = bounds[task.comm.rank : task.comm.rank + 2]
+    mine = _cores(task, tree, rows[begin:end], min_samples, kind)
+    cores = _of_all(task, mine[:, None], bounds).ravel()
+    reaches = Reaches(tree, rows, kind, scale, cores, _least(tree, cores))
+    first, second, lengths = _spanning_tree(task, reaches, begin, end)
+    order = np.argsort(lengths, kind="stable")
+    lengths = lengths[order]
+    left, right = put_in_order(lengths, tree.order[first[order]], tree.order[second[order]])
+    return left, right, lengths
+
+
+def _directions(rows: _Floats) -> _Floats:
+    """Return rows of length 1, whose squared distance is twice that of their directions; that of a row of zeros is 2.
+
+    Raises
+    ------
+    ValueError
+        If there are several rows of zeros, which are as far from each other.
+    """
+    zeros = (rows == 0).all(axis=1)
+    if zeros.sum() > 1:
+        raise ValueError(
+            f"X has {zeros.sum():,} rows of zeros, which have no direction, and metric='cosine' was given: leave them "
+            "out, or choose another metric"
+        )
+    return np.column_stack([normalised(rows), zeros]) if zeros.any() else normalised(rows)
+
+
+def _least(tree: Tree, values: _Floats) -> _Floats:
+    """Return the least value of the rows of each node."""
+    first = len(tree) * np.arange(tree.n_leaves) >> int(tree.shape[1])
+    levels = [np.minimum.reduceat(values, first)]
+    while len(levels[-1]) > 1:
+        levels.append(np.minimum(levels[-1][0::2], levels[-1][1::2]))
+    return np.concatenate([levels[-1][:1], *levels[::-1]])
+
+
+def _cores(task: Task, tree: Tree, rows: _Floats, k: int, kind: str) -> _Floats:
+    """Return for some rows what is compared with the last of their k nearest rows, of which each is one itself."""
+    cores = np.empty(len(rows))
+    for first in range(0, len(rows), _ROWS):
+
+        def look(done: int, before: int = first) -> None:
+            task.leave_if_cancelled()
+            task.check_peers()
+            task.show(doing="core distances: row", done=before + done, steps=len(rows))
+
+        some = np.ascontiguousarray(rows[first : first + _ROWS])
+        cores[first : first + len(some)] = nearest_in(tree, some, np.arange(len(some)), k, kind, look)[0][:, -1]
+    return cores
+
+
+def _of_all(task: Task, mine: npt.NDArray[_Number], bounds: list[int]) -> npt.NDArray[_Number]:
+    """Return the rows (n, d) of all ranks, of which rank r has those from bounds[r] to bounds[r + 1]."""
+    counts = np.diff(bounds)
+    filled = np.zeros((counts.max(), mine.shape[1]), mine.dtype)
+    filled[: len(mine)] = mine
+    every = task.comm.allgather_arrays(filled.ravel()).reshape(len(counts), *filled.shape)
+    return np.concatenate([part[:n] for part, n in zip(every, counts, strict=True)])
+
+
+def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[_Integers, _Integers, _Floats]:
+    """Return the edges, between places of rows in the tree; this rank looks for those of the rows from begin to end."""
+    n, comm = len(reaches.tree), task.comm
+    sets, count = np.arange(n), n
+    lower, partners = reaches.cores.copy(), np.full(n, -1)
+    mine = np.arange(begin, end)
+    edges = list[tuple[_Integers, _Integers, _Floats]]()
+    while count > 1:
+        task.show(doing="joining rows: edge", done=n - count, steps=n - 1)
+        task.check()
+        to = partners[mine]
+        to[(to >= 0) & (sets[to] == sets[mine])] = -1
+        partners[mine] = to
+        limits = np.full(count, np.inf)
+        np.minimum.at(limits, sets[mine[to >= 0]], lower[mine[to >= 0]])
+        limits = comm.allreduce(limits, np.minimum)
+        again = mine[to < 0]
+        again = again[np.argsort(lower[again], kind="stable")]
+        with task.on_host():
+            reaches.look_outside(again, sets, limits, lower, partners, lambda done: task.leave_if_cancelled())
+
+        there = mine[partners[mine] >= 0]
+        nearest = np.full(count, np.inf)
+        np.minimum.at(nearest, sets[there], lower[there])
+        nearest = comm.allreduce(nearest, np.minimum)
+        if not np.isfinite(nearest).all():
+            raise ValueError("distances of rows are out of the range of float64: divide X by a large number")
+        there = there[lower[there] == nearest[sets[there]]]
+        first = np.full(count, n)
+        np.minimum.at(first, sets[there], there)
+        first = comm.allreduce(first, np.minimum)
+        own = (first >= begin) & (first < end)
+        second = comm.allreduce(np.where(own, partners[np.where(own, first, 0)], n), np.minimum)
+
+        taken, numbers = unite_in_turn(np.argsort(nearest, kind="stable"), sets[first], sets[second], count)
+        edges.append((first[taken], second[taken], nearest[taken]))
+        sets, count = numbers[sets], count - int(taken.sum())
+    left = np.concatenate([edge[0] for edge in edges])
+    right = np.concatenate([edge[1] for edge in edges])
+    return left, right, np.concatenate([edge[2] for edge in edges])
+
+
+@task("hierarchy")
+def _hierarchy(
+    task: Task, source: Source, weights: None, metric: str, scale: float, min_samples: int, target: Target
+) -> dict[str, Any]:
+    """Write the number of each row among those of all ranks; rank 0 returns the edges of the tree of rows.
+
+    ``first``, ``second`` and ``lengths`` are those of `joined_rows` for the rows without NaN and infinity, and
+    ``outside`` has the label of each row with NaN or infinity, and 0 for the others; see `Task.arrays_for_client`.
+    """
+    data = data_of(task, source)
+    mine = on_host(data.rows, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = mine.sum(axis=1)
+    outside = np.where(np.isnan(sums), _MISSING, np.where(np.isinf(sums), _INFINITE, _FINITE)).astype(np.int8)
+    every = _of_all(task, mine, data.bounds)
+    labels = _of_all(task, outside[:, None], data.bounds).ravel()
+    rows = np.ascontiguousarray(every[labels == _FINITE]) if labels.any() else every
+    del mine, every
+    if len(rows) == 1:
+        raise ValueError("n_samples=1 while HDBSCAN requires more than one sample")
+    if len(rows) < max(min_samples, 2):
+        raise ValueError(f"min_samples ({min_samples}) must be at most the number of samples in X ({len(rows)})")
+    edges = joined_rows(task, rows, metric, scale, min_samples)
+    first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
+    write_block(task, target, data.bounds, [np.arange(first, last)])
+    found: dict[str, Any] = {"rows": data.rows.n_samples}
+    if task.comm.rank == 0:
+        named: dict[str, npt.NDArray[Any]] = {"first": edges[0], "second": edges[1], "lengths": edges[2]}
+        found |= {name: task.arrays_for_client([values]) for name, values in {**named, "outside": labels}.items()}
+    return found
