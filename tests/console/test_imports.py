@@ -17,7 +17,7 @@ FOLDER = Path(xpulab.__path__[0])
 PUBLIC = set(dir(xpulab)) - {"__version__"}
 MODULES = {name for name in PUBLIC if (FOLDER / name).is_dir()} | {"exceptions"}
 OF_RANKS = {path.stem for path in (FOLDER / "spmd").glob("[!_]*.py")}
-CLUSTERING = {"BisectingKMeans", "DBSCAN", "KMeans", "MiniBatchKMeans"}
+CLUSTERING = {"BisectingKMeans", "DBSCAN", "HDBSCAN", "KMeans", "MiniBatchKMeans"}
 
 
 def completions(shell: Any, typed: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ OFFERED = {
     "explorer.": "close explorer snapshot wait widget",
     "explorer.explorer.": "centers elbow k move_center reset restart step",
     "xpulab.": "ShardedArray XPUCluster accel cluster current_cluster explore interrupted linear_model spmd torch",
-    "xpulab.cluster.": "BisectingKMeans DBSCAN KMeans MiniBatchKMeans",
+    "xpulab.cluster.": "BisectingKMeans DBSCAN HDBSCAN KMeans MiniBatchKMeans",
     "xpulab.linear_model.": "LinearRegression LogisticRegression Ridge",
     "xpulab.exceptions.": "ClusterError UsageError XpulabError",
     "xpulab.XPUCluster.": "attach devices pull push scatter start stop",

@@ -137,6 +137,12 @@ def density() -> None:
         np.testing.assert_array_equal(ours.core_sample_indices_, np.flatnonzero(cores))
         np.testing.assert_array_equal(ours.components_, X[MINE][cores])
         np.testing.assert_array_equal(ours.fit_predict(X[MINE], sample_weight=mine), ours.labels_)
+    ours = cluster.HDBSCAN(min_samples=1, store_centers="both").fit(X[MINE])
+    theirs = sklearn.cluster.HDBSCAN(min_samples=1, store_centers="both", copy=True).fit(X)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_[MINE])
+    alike(ours.probabilities_, theirs.probabilities_[MINE])
+    alike(ours.centroids_, theirs.centroids_)
+    alike(ours.medoids_, theirs.medoids_)
 
 
 @check_on_several

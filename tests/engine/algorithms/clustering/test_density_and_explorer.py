@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse.csgraph
+import scipy.spatial
 import sklearn.cluster
 from sklearn.datasets import make_blobs
 
 from xpulab.engine.algorithms.clustering import explore
 from xpulab.engine.algorithms.clustering.density import clustered
+from xpulab.engine.algorithms.clustering.hierarchy import joined_rows
 from xpulab.engine.engine import Task
 from xpulab.kernels.on_cpu.trees import Near
 from xpulab.sharing.sources import HandleRows
@@ -33,6 +36,21 @@ def test_clusters_by_density(task: Task, metric: str, p: float, eps: float, weig
     found = np.empty(500, int)
     found[index] = labels
     np.testing.assert_array_equal(found, theirs.labels_)
+
+
+@pytest.mark.parametrize(("k", "scale"), [(1, 1.0), (6, 1.0), (6, 0.5)])
+def test_the_tree_of_rows_is_the_shortest(task: Task, k: int, scale: float) -> None:
+    apart = scipy.spatial.distance.cdist(X, X, "sqeuclidean")
+    cores = np.sort(apart, axis=1)[:, k - 1]
+    reach = np.maximum(scale * apart, np.maximum(cores[:, None], cores))
+    np.fill_diagonal(reach, 0)
+    first, second, lengths = joined_rows(task, X, "euclidean", scale, k)
+    expected = scipy.sparse.csgraph.minimum_spanning_tree(reach).data
+    np.testing.assert_allclose(lengths, np.sort(expected), rtol=1e-12)
+    # The first rows of two groups, which are nearest to each other.
+    tree = scipy.sparse.coo_matrix((np.ones(len(first)), (first, second)), (len(X), len(X)))
+    assert scipy.sparse.csgraph.connected_components(tree)[0] == 1
+    assert (first < second).all()
 
 
 def test_rows_of_a_picture_are_spread_and_those_of_more_contain_those_of_fewer() -> None:
