@@ -99,9 +99,9 @@ class HDBSCAN(Proxy, sklearn.cluster.HDBSCAN):
 
     Notes
     -----
-    Many pairs of rows reach each other at the same distance, that of a core. Branches that join at exactly the same
-    distance do so in the order of their first rows, here. In scikit-learn the order depends on how it sorts, so that a
-    row at the border of two clusters may be in the other one.
+    Many pairs of rows reach each other at the same distance, that of a core. Of pairs at exactly the same distance,
+    those of rows with lower numbers are joined first, here. In scikit-learn the order depends on how it sorts, so that
+    a row at the border of two clusters may be in the other one, and clusters may have other numbers.
 
     References
     ----------
@@ -174,7 +174,7 @@ class HDBSCAN(Proxy, sklearn.cluster.HDBSCAN):
 
     def _distance(self) -> Distance:
         """Return the distance that the parameters ask for."""
-        like = NearestNeighbors(metric=self.metric, metric_params=self.metric_params)
+        like = NearestNeighbors(metric=self.metric, metric_params=self.metric_params, p=None)
         distance = distance_of(like, "sklearn.cluster.HDBSCAN")
         if distance.name == "minkowski":
             raise ValueError(

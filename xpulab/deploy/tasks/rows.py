@@ -63,7 +63,8 @@ class RowsOnEngines:
         self.blocks = BlockPool()
         self.readable: bool | None = None
         self.handles_here: set[str] = set()
-        self._released: queue.SimpleQueue[tuple[str, Sequence[SharedBlock]] | None] = queue.SimpleQueue()
+        self._held: dict[int, _Held] = {}
+        self._released: queue.SimpleQueue[_Held | None] = queue.SimpleQueue()
         self._watching = False
 
     def outgoing(self) -> Outgoing:
@@ -151,8 +152,9 @@ class RowsOnEngines:
                 # The rows live in these blocks until the handle is deleted; those of other hosts in memory there.
                 blocks += (block for block, fact in zip(sent, self._engines.facts, strict=True) if fact.here)
         self.handles_here.add(array.id)
-        if name is not None:
-            keeper.detach()
+        if name is not None:  # they stay when the handle is deleted
+            for key in [key for key, held in self._held.items() if held.handle == array.id]:
+                self._held.pop(key, None)
         return array
 
     def _bounds_for(self, rows: Any, counts: list[int] | None) -> tuple[list[int], list[int] | None]:
@@ -308,11 +310,18 @@ class RowsOnEngines:
             )
         return self.scatter(X, counts=counts, name=name)
 
-    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> weakref.finalize[Any, Any]:
-        """Free the rows of `handle` and their blocks of shared memory when this process deletes `owner`."""
-        keeper = weakref.finalize(owner, self._released.put, (handle, blocks))
-        keeper.atexit = False  # at exit the cluster ends anyway, or it is detached and other processes may use the rows
-        return keeper
+    def release_with(self, owner: Any, handle: str, blocks: Sequence[SharedBlock] = ()) -> Callable[[], None]:
+        """Free the rows of `handle` and their blocks of shared memory when this process deletes `owner`.
+
+        Returns
+        -------
+        callable
+            A function that frees them at once. Repeated calls do nothing.
+        """
+        held = _Held(owner, self._released.put)  # no code of Python runs then, into which Ctrl-C could fall
+        held.handle, held.blocks = handle, blocks
+        self._held[id(held)] = held
+        return lambda: self._released.put(held)
 
     def require_handle(self, array: ShardedArray) -> None:
         """Raise `HandleError` if the array's rows are not on the engines."""
@@ -414,12 +423,28 @@ class RowsOnEngines:
             released = self._released.get()
             if released is None:
                 return
-            handle, blocks = released
-            self.handles_here.discard(handle)
+            if self._held.pop(id(released), None) is None:  # they are free already
+                continue
+            self.handles_here.discard(released.handle)
             with contextlib.suppress(Exception):  # the cluster may be stopping
-                self._tasks.exchange("release", {"handles": [handle]})
-                for block in blocks:
+                self._tasks.exchange("release", {"handles": [released.handle]})
+                for block in released.blocks:
                     self.blocks.give(block)
+
+
+class _Held(weakref.ref[Any]):
+    """What is on the engines as long as an object of this process exists.
+
+    Attributes
+    ----------
+    handle : str
+    blocks : sequence of SharedBlock
+    """
+
+    __slots__ = ("blocks", "handle")
+
+    handle: str
+    blocks: Sequence[SharedBlock]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from xpulab.kernels.on_cpu.host import at, function_of
 from xpulab.kernels.on_cpu.trees import Look, Tree, in_threads, roots_of
 
-__all__ = ["KINDS", "Reaches", "nearest_in", "put_in_order", "unite_in_turn"]
+__all__ = ["KINDS", "Reaches", "hung_up", "nearest_in", "unite_in_turn"]
 
 #: Kinds of distances: sums of squares, of absolute differences, and the largest difference.
 KINDS = ("squares", "absolute", "largest")
@@ -91,6 +91,8 @@ class Reaches:
         Distances are multiplied by it.
     cores, least_cores : numpy.ndarray of float64
         Of each row, in the order of the tree, and the least of each node.
+    least_numbers : numpy.ndarray of int64
+        The least number of a row of each node.
     """
 
     tree: Tree
@@ -99,6 +101,7 @@ class Reaches:
     scale: float
     cores: npt.NDArray[np.float64]
     least_cores: npt.NDArray[np.float64]
+    least_numbers: npt.NDArray[np.int64]
 
     def look_outside(
         self,
@@ -122,7 +125,7 @@ class Reaches:
         reaches : numpy.ndarray of float64 of shape (n,)
             A lower bound of the reach of each row, or, with a partner, the reach.
         partners : numpy.ndarray of int64 of shape (n,)
-            The row of another set; -1 without one.
+            The row of another set, of several the one with the least number; -1 without one.
         look : callable
             Called now and then with the number of rows that are done; it may raise.
         """
@@ -134,10 +137,11 @@ class Reaches:
             stack, bounds, found = np.empty(_STACK, np.int64), np.empty(_STACK), np.empty(4 * int(tree.shape[2]))
             function_of("nearest_outside")(
                 at(tree.leaves, _FLOAT64), at(tree.boxes, _FLOAT64), at(tree.shape, _INT64), at(self.rows, _FLOAT64),
-                KINDS.index(self.kind), self.scale, at(visits, _INT64), first, min(first + _QUERIES, len(visits)),
-                at(self.cores, _FLOAT64), at(self.least_cores, _FLOAT64), at(sets, _INT64), at(of_nodes, _INT64),
-                at(limits, _FLOAT64), at(reaches, _FLOAT64), at(partners, _INT64), at(stack, _INT64),
-                at(bounds, _FLOAT64), at(found, _FLOAT64),
+                at(tree.order, _INT64), at(self.least_numbers, _INT64), KINDS.index(self.kind), self.scale,
+                at(visits, _INT64), first, min(first + _QUERIES, len(visits)), at(self.cores, _FLOAT64),
+                at(self.least_cores, _FLOAT64), at(sets, _INT64), at(of_nodes, _INT64), at(limits, _FLOAT64),
+                at(reaches, _FLOAT64), at(partners, _INT64), at(stack, _INT64), at(bounds, _FLOAT64),
+                at(found, _FLOAT64),
             )  # fmt: skip
 
         if len(visits):
@@ -156,19 +160,13 @@ def unite_in_turn(
     return taken.astype(bool), numbers
 
 
-def put_in_order(
-    weights: npt.NDArray[np.float64], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the edges of a spanning tree of the rows 0 to n, such that their order depends on the weights alone.
-
-    The n edges are sorted by their weights. Sets of rows that edges of one weight join are joined in the order of their
-    first rows, by an edge from the first row of all.
-    """
-    n = len(weights)
-    parents, roots = np.arange(n + 1), np.empty(2 * n + 1, np.int64)
-    left, right = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
-    function_of("put_in_order")(
-        at(weights, _FLOAT64), at(first, _INT64), at(second, _INT64), n, at(parents, _INT64), at(roots, _INT64),
-        at(left, _INT64), at(right, _INT64),
-    )  # fmt: skip
-    return left[:n], right[:n]
+def hung_up(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return, for each edge of a tree of the rows 0 to n, whether its first row is the one nearer to row 0."""
+    n = len(first) + 1
+    ends, others = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.argsort(ends, kind="stable")
+    starts, others = np.searchsorted(ends[order], np.arange(n + 1)), others[order]
+    parents, stack = np.empty(n, np.int64), np.empty(n, np.int64)
+    function_of("hang_up")(at(starts, _INT64), at(others, _INT64), n, at(parents, _INT64), at(stack, _INT64))
+    nearer: npt.NDArray[np.bool_] = parents[second] == first
+    return nearer

@@ -14,7 +14,7 @@ import numpy as np
 from xpulab.kernels.on_cpu.host_functions import host_function, inlined
 from xpulab.kernels.on_cpu.tree_functions import root_in, unite
 
-__all__ = ["nearest_in_tree", "nearest_outside", "put_in_order", "unite_in_turn"]
+__all__ = ["hang_up", "nearest_in_tree", "nearest_outside", "unite_in_turn"]
 
 _ABSOLUTE, _LARGEST = 1, 2  # the kinds of distances; 0 is the sum of squares
 
@@ -126,15 +126,16 @@ def nearest_in_tree(  # type: ignore[no-untyped-def]
 # --- spanning trees
 
 
-@host_function("f8* f8* i8* f8* i8 f8 i8* i8 i8 f8* f8* i8* i8* f8* f8* i8* i8* f8* f8*")
+@host_function("f8* f8* i8* f8* i8* i8* i8 f8 i8* i8 i8 f8* f8* i8* i8* f8* f8* i8* i8* f8* f8*")
 def nearest_outside(  # type: ignore[no-untyped-def]
-    leaves, boxes, shape, rows, kind, scale, visits, begin, end, cores, least_cores, sets, sets_of_nodes, limits,
-    reaches, partners, stack, bounds, found,
+    leaves, boxes, shape, rows, numbers, least_numbers, kind, scale, visits, begin, end, cores, least_cores, sets,
+    sets_of_nodes, limits, reaches, partners, stack, bounds, found,
 ):  # fmt: skip
-    # rows: (n, d), in the order of the tree. visits: some of them, of which those from begin to end are looked at.
-    # scale: distances are multiplied by it. cores: of each row, and the least of each node. sets: of each row, and of
-    # each node whose rows are all in one, otherwise -1. limits: of each set, the least reach to another one so far.
-    # reaches: a lower bound of each row's reach to another set; the reach itself where partners has the other row.
+    # rows: (n, d), in the order of the tree; numbers: of these rows, and the least of each node. visits: some of them,
+    # of which those from begin to end are looked at. scale: distances are multiplied by it. cores: of each row, and the
+    # least of each node. sets: of each row, and of each node whose rows are all in one, otherwise -1. limits: of each
+    # set, the least reach to another one so far. reaches: a lower bound of each row's reach to another set; the reach
+    # itself where partners has the other row: of rows that are as near, the one with the least number.
     n, depth, width, d = shape[0], shape[1], shape[2], shape[3]
     n_leaves = 1 << depth
     for visit in range(begin, end):
@@ -143,35 +144,40 @@ def nearest_outside(  # type: ignore[no-untyped-def]
         least = reaches[i]
         best = limits[own]
         to = np.int64(-1)
+        number = n
         stack[0] = 1
         bounds[0] = 0
-        top = 1 if least < best else 0
+        top = 1 if least <= best else 0
         while top > 0:
             top -= 1
             node = stack[top]
             bound = bounds[top]
-            while node < n_leaves and bound < best:
+            while node < n_leaves and bound <= best and bound < np.inf:
                 left = max(_box_distance(rows, i * d, boxes, 2 * node, d, kind) * scale, least_cores[2 * node])
                 right = max(_box_distance(rows, i * d, boxes, 2 * node + 1, d, kind) * scale, least_cores[2 * node + 1])
-                left = np.inf if sets_of_nodes[2 * node] == own else left
-                right = np.inf if sets_of_nodes[2 * node + 1] == own else right
+                left = np.inf if sets_of_nodes[2 * node] == own else max(left, least)
+                right = np.inf if sets_of_nodes[2 * node + 1] == own else max(right, least)
                 stack[top] = 2 * node + (1 if left <= right else 0)
                 bounds[top] = max(left, right)
-                top += 1 if bounds[top] < best else 0
+                top += 1 if bounds[top] <= best and bounds[top] < np.inf else 0
                 bound = min(left, right)
                 node = 2 * node + (0 if left <= right else 1)
-            if bound >= best or sets_of_nodes[node] == own:
+                if bound == best and least_numbers[node] >= number:
+                    bound = np.inf
+            if bound > best or bound == np.inf or sets_of_nodes[node] == own:
+                continue
+            if bound == best and least_numbers[node] >= number:
                 continue
             leaf = node - n_leaves
             first, last = n * leaf >> depth, n * (leaf + 1) >> depth
             _leaf_distances(rows, i * d, leaves, leaf * d * width, width, d, kind, found)
             for j in range(last - first):
                 reach = max(max(found[j] * scale, cores[first + j]), cores[i])
-                if reach < best and sets[first + j] != own:
+                nearer = reach < best or (reach == best and numbers[first + j] < number)
+                if nearer and sets[first + j] != own and reach < np.inf:
                     best = reach
                     to = first + j
-            if best <= least:  # there is nothing nearer
-                break
+                    number = numbers[to]
         reaches[i] = max(best, least)
         partners[i] = to
         limits[own] = min(limits[own], best)
@@ -191,45 +197,18 @@ def unite_in_turn(order, first, second, n, parents, taken):  # type: ignore[no-u
     return count
 
 
-@inlined
-def _sort(numbers, m):  # type: ignore[no-untyped-def]
-    """Sort numbers, by Shell's method."""
-    gap = 1
-    while 3 * gap < m:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, m):
-            number = numbers[i]
-            k = i
-            while k >= gap and numbers[k - gap] > number:
-                numbers[k] = numbers[k - gap]
-                k -= gap
-            numbers[k] = number
-        gap //= 3
-
-
-@host_function("f8* i8* i8* i8 i8* i8* i8* i8*")
-def put_in_order(weights, first, second, n, parents, roots, left, right):  # type: ignore[no-untyped-def]
-    # The edges of a spanning tree by their weights. Sets that edges of the same weight join are joined with the set of
-    # the first row, in the order of their first rows. The root of a set is its first row. roots: room for 2 n numbers.
-    made = 0
-    begin = 0
-    while begin < n:
-        end = begin
-        m = 0
-        while end < n and weights[end] == weights[begin]:
-            roots[m] = root_in(parents, first[end])
-            roots[m + 1] = root_in(parents, second[end])
-            m += 2
-            end += 1
-        for k in range(begin, end):
-            unite(parents, first[k], second[k])
-        _sort(roots, m)
-        for k in range(m):
-            if k == 0 or roots[k] != roots[k - 1]:
-                whole = root_in(parents, roots[k])
-                if whole != roots[k]:
-                    left[made] = whole
-                    right[made] = roots[k]
-                    made += 1
-        begin = end
+@host_function("i8* i8* i8 i8* i8*")
+def hang_up(starts, others, n, parents, stack):  # type: ignore[no-untyped-def]
+    # The rows of a tree hang from row 0: writes the row from which each hangs. others: at the ends of each row's edges.
+    parents[0] = 0
+    stack[0] = 0
+    top = 1
+    while top > 0:
+        top -= 1
+        i = stack[top]
+        for p in range(starts[i], starts[i + 1]):
+            j = others[p]
+            if j != parents[i]:
+                parents[j] = i
+                stack[top] = j
+                top += 1

@@ -47,10 +47,10 @@ def test_the_tree_of_rows_is_the_shortest(task: Task, k: int, scale: float) -> N
     first, second, lengths = joined_rows(task, X, "euclidean", scale, k)
     expected = scipy.sparse.csgraph.minimum_spanning_tree(reach).data
     np.testing.assert_allclose(lengths, np.sort(expected), rtol=1e-12)
-    # The first rows of two groups, which are nearest to each other.
     tree = scipy.sparse.coo_matrix((np.ones(len(first)), (first, second)), (len(X), len(X)))
-    assert scipy.sparse.csgraph.connected_components(tree)[0] == 1
-    assert (first < second).all()
+    order, before = scipy.sparse.csgraph.breadth_first_order(tree, 0, directed=False)
+    assert len(order) == len(X)
+    np.testing.assert_array_equal(before[second], first)  # the row from which the tree goes to this one
 
 
 def test_rows_of_a_picture_are_spread_and_those_of_more_contain_those_of_fewer() -> None:

@@ -25,7 +25,7 @@ from xpulab.engine.dataset import data_of, on_host, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
 from xpulab.kernels.neighbors import normalised
-from xpulab.kernels.on_cpu.tree_search import Reaches, nearest_in, put_in_order, unite_in_turn
+from xpulab.kernels.on_cpu.tree_search import Reaches, hung_up, nearest_in, unite_in_turn
 from xpulab.kernels.on_cpu.trees import Tree
 from xpulab.sharing.sources import Source, Target
 
@@ -43,7 +43,9 @@ _Number = TypeVar("_Number", np.float64, np.int8)
 def joined_rows(
     task: Task, rows: _Floats, metric: str, scale: float, min_samples: int
 ) -> tuple[_Integers, _Integers, _Floats]:
-    """Return the edges of the spanning tree of all rows, by their lengths, as `put_in_order` has them.
+    """Return the edges of the spanning tree of all rows, by their lengths, and then by the numbers of their rows.
+
+    Of edges that are as long, those of rows with lower numbers come first, so that there is one such tree.
 
     Parameters
     ----------
@@ -60,6 +62,7 @@ def joined_rows(
     Returns
     -------
     first, second : numpy.ndarray of int64 of shape (n - 1,)
+        The first row is the one that is nearer to row 0 in the tree.
     lengths : numpy.ndarray of float64 of shape (n - 1,)
         The same on all ranks.
 
@@ -79,12 +82,12 @@ def joined_rows(
     begin, end = bounds[task.comm.rank : task.comm.rank + 2]
     mine = _cores(task, tree, rows[begin:end], min_samples, kind)
     cores = _of_all(task, mine[:, None], bounds).ravel()
-    reaches = Reaches(tree, rows, kind, scale, cores, _least(tree, cores))
+    reaches = Reaches(tree, rows, kind, scale, cores, _least(tree, cores), tree.by_node(tree.order, np.minimum))
     first, second, lengths = _spanning_tree(task, reaches, begin, end)
-    order = np.argsort(lengths, kind="stable")
-    lengths = lengths[order]
-    left, right = put_in_order(lengths, tree.order[first[order]], tree.order[second[order]])
-    return left, right, lengths
+    order = np.lexsort((second, first, lengths))
+    first, second = first[order], second[order]
+    ahead = hung_up(first, second)
+    return np.where(ahead, first, second), np.where(ahead, second, first), lengths[order]
 
 
 def _directions(rows: _Floats) -> _Floats:
@@ -138,8 +141,10 @@ def _of_all(task: Task, mine: npt.NDArray[_Number], bounds: list[int]) -> npt.ND
 
 
 def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[_Integers, _Integers, _Floats]:
-    """Return the edges, between places of rows in the tree; this rank looks for those of the rows from begin to end."""
-    n, comm = len(reaches.tree), task.comm
+    """Return the edges, with the lower number of their rows first; this rank looks at the places from begin to end."""
+    n, comm, numbers = len(reaches.tree), task.comm, reaches.tree.order
+    places = np.empty(n, np.int64)
+    places[numbers] = np.arange(n)
     sets, count = np.arange(n), n
     lower, partners = reaches.cores.copy(), np.full(n, -1)
     mine = np.arange(begin, end)
@@ -165,18 +170,25 @@ def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[
         if not np.isfinite(nearest).all():
             raise ValueError("distances of rows are out of the range of float64: divide X by a large number")
         there = there[lower[there] == nearest[sets[there]]]
-        first = np.full(count, n)
-        np.minimum.at(first, sets[there], there)
-        first = comm.allreduce(first, np.minimum)
-        own = (first >= begin) & (first < end)
-        second = comm.allreduce(np.where(own, partners[np.where(own, first, 0)], n), np.minimum)
+        ends = np.sort([numbers[there], numbers[partners[there]]], axis=0)
+        first = _least_of_sets(task, ends[0], sets[there], count)
+        chosen = ends[0] == first[sets[there]]
+        second = _least_of_sets(task, ends[1][chosen], sets[there][chosen], count)
 
-        taken, numbers = unite_in_turn(np.argsort(nearest, kind="stable"), sets[first], sets[second], count)
+        order = np.lexsort((second, first, nearest))
+        taken, renamed = unite_in_turn(order, sets[places[first]], sets[places[second]], count)
         edges.append((first[taken], second[taken], nearest[taken]))
-        sets, count = numbers[sets], count - int(taken.sum())
+        sets, count = renamed[sets], count - int(taken.sum())
     left = np.concatenate([edge[0] for edge in edges])
     right = np.concatenate([edge[1] for edge in edges])
     return left, right, np.concatenate([edge[2] for edge in edges])
+
+
+def _least_of_sets(task: Task, values: _Integers, sets: _Integers, count: int) -> _Integers:
+    """Return the least value of each set, of all ranks."""
+    least = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(least, sets, values)
+    return task.comm.allreduce(least, np.minimum)
 
 
 @task("hierarchy")
