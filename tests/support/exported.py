@@ -29,8 +29,9 @@ __all__ = [
 
 #: Beginnings of the names of the forests whose trees are not those of scikit-learn.
 FORESTS = ("RandomForest", "ExtraTrees")
-#: Parameters of the classes whose many trees take most of the time of a fit.
-FEW_TREES = {
+#: Parameters of the classes whose many trees take most of the time of a fit, and one of whose default is warned.
+FEW_TREES: dict[str, dict[str, Any]] = {
+    "HDBSCAN": {"copy": True},  # scikit-learn 1.9 warns that it will be the default
     **{f"HistGradientBoosting{kind}": {"max_iter": 8} for kind in ("Classifier", "Regressor")},
     **{f"{forest}{kind}": {"n_estimators": 3} for forest in FORESTS for kind in ("Classifier", "Regressor")},
 }

@@ -119,7 +119,7 @@ class HDBSCAN(Proxy, sklearn.cluster.HDBSCAN):
     array([ 0,  0,  0,  1,  1, -1])
     """
 
-    _rules: ClassVar[Mapping[str, Any]] = {"dtype": "numeric", "ensure_all_finite": False}
+    _rules: ClassVar[Mapping[str, Any]] = {"ensure_all_finite": False}
     #: In float64, on each engine: all rows, the tree of them, and numbers of rows.
     _work_memory: ClassVar[tuple[float, float]] = (160.0, 6.0)
 

@@ -81,7 +81,8 @@ def test_the_host_s_functions_are_in_a_library_for_each_level() -> None:
     called = {name for name in host.__all__ if name.islower()} - {"at", "function_of", "functions", "library_file"}
     modules = boosting_functions, few_functions, forest_functions, tree_functions, tree_search_functions
     in_passing = {"add_gradients", "facts_of_rows", "products_of_rows", "sparse_times", "take_steps"}
-    assert called.union(in_passing, *(module.__all__ for module in modules)) == set(FUNCTIONS)
+    inlined = {"root_in", "unite"}
+    assert called.union(in_passing, *(module.__all__ for module in modules)) - inlined == set(FUNCTIONS)
 
 
 class Placed(Kernel):

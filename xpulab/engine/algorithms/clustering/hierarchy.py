@@ -16,6 +16,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -194,7 +195,7 @@ def _least_of_sets(task: Task, values: _Integers, sets: _Integers, count: int) -
 @task("hierarchy")
 def _hierarchy(
     task: Task, source: Source, weights: None, metric: str, scale: float, min_samples: int, target: Target
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """Write the number of each row among those of all ranks; rank 0 returns the edges of the tree of rows.
 
     ``first``, ``second`` and ``lengths`` are those of `joined_rows` for the rows without NaN and infinity, and
@@ -216,8 +217,11 @@ def _hierarchy(
     edges = joined_rows(task, rows, metric, scale, min_samples)
     first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
     write_block(task, target, data.bounds, [np.arange(first, last)])
-    found: dict[str, Any] = {"rows": data.rows.n_samples}
-    if task.comm.rank == 0:
-        named: dict[str, npt.NDArray[Any]] = {"first": edges[0], "second": edges[1], "lengths": edges[2]}
-        found |= {name: task.arrays_for_client([values]) for name, values in {**named, "outside": labels}.items()}
-    return found
+    found: Mapping[str, npt.NDArray[Any]] = {
+        "first": edges[0],
+        "second": edges[1],
+        "lengths": edges[2],
+        "outside": labels,
+    }
+    sent = {name: task.arrays_for_client([values]) for name, values in found.items() if task.comm.rank == 0}
+    return {"rows": data.rows.n_samples, **sent}
