@@ -90,23 +90,27 @@ def test_names_of_arrays_and_the_setting_of_all_estimators(current: xpulab.XPUCl
 
 
 def test_rows_live_as_long_as_the_table_and_others_see_its_names(current: xpulab.XPUCluster) -> None:
+    before = set(current.handles())  # of other tests
+
+    def handles() -> dict[str, Any]:
+        return {name: each for name, each in current.handles().items() if name not in before}
+
     handle = current.scatter(FRAME[["distance", "delay"]])
-    gc.collect()
-    until(lambda: len(current.handles()) == 1)
+    until(lambda: len(handles()) == 1)
     table: Any = StandardScaler().set_output(transform="pandas").fit_transform(handle)
     gc.collect()
-    seen: Any = current.handles()
-    assert [each.columns for each in seen.values()] == [["distance", "delay"]] * 2
+    until(lambda: len(handles()) == 2)
+    assert [each.columns for each in handles().values()] == [["distance", "delay"]] * 2
     assert_allclose(table.gather(), table[["distance", "delay"]].gather())
     assert table.origin.estimator.n_features_in_ == 2
     del table
     gc.collect()
-    until(lambda: len(current.handles()) == 1)
+    until(lambda: len(handles()) == 1)
     same: Any = FunctionTransformer(feature_names_out="one-to-one").set_output(transform="pandas").fit_transform(handle)
     assert same is handle  # its columns have these names
     table = StandardScaler().set_output(transform="polars").fit_transform(handle)
     table.discard()
-    until(lambda: len(current.handles()) == 1)
+    until(lambda: len(handles()) == 1)
 
 
 def test_a_cache_of_a_pipeline(current: xpulab.XPUCluster, tmp_path: Path) -> None:
