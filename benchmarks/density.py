@@ -1,11 +1,13 @@
-"""DBSCAN against scikit-learn and the package `dbscan` (Wang, Gu and Shun's multi-threaded C++).
+"""DBSCAN against scikit-learn and the package `dbscan` (Wang, Gu and Shun's multi-threaded C++); HDBSCAN.
 
     python benchmarks/density.py            # 300,000 x 3 and 50,000 x 20 float32: blobs with noise, one normal cloud
     python benchmarks/density.py --quick    # a few seconds: does it work
+    python benchmarks/density.py --hierarchy --repeats 1    # HDBSCAN, beside scikit-learn and `fast_hdbscan`
 
 Each system is a process of its own, bound to the same cores; they take turns. scikit-learn searches with as many jobs
 as there are cores. The seconds are those of a fit of a NumPy array. The number of clusters, the share of noise and the
 share of rows with scikit-learn's label are printed too; before, clusters are numbered in the order of their first rows.
+The labels of HDBSCAN may differ where distances are equal.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from typing import Any
 import numpy as np
 from estimators import Worker
 
-SYSTEMS = ("xpulab", "dbscan", "scikit-learn")
+SYSTEMS = ("xpulab", "dbscan", "fast_hdbscan", "scikit-learn")
 MIN_SAMPLES = 10
+HIERARCHY: dict[str, Any] = {"min_samples": 5, "min_cluster_size": 50}
 #: Name -> rows, features, blobs (0: one cloud of variance 1), eps.
 CASES = {
     "blobs": (300_000, 3, 30, 0.2),
@@ -32,6 +35,13 @@ CASES = {
     "blobs of 20 features": (50_000, 20, 30, 4.0),
 }
 QUICK = {"blobs": (3_000, 3, 5, 0.6)}
+#: The same for HDBSCAN, which has no eps.
+CASES_OF_HIERARCHY = {
+    "few blobs": (20_000, 3, 20, 0.0),
+    "blobs": (200_000, 3, 20, 0.0),
+    "blobs of 20 features": (50_000, 20, 20, 0.0),
+}
+QUICK_OF_HIERARCHY = {"few blobs": (3_000, 3, 5, 0.0)}
 
 
 def rows_of(n: int, d: int, blobs: int) -> np.ndarray:
@@ -57,7 +67,7 @@ def numbered(labels: np.ndarray) -> np.ndarray:
 def work(system: str, folder: str) -> None:
     """Serve one system: each line on standard input is a fit, whose seconds go to standard output."""
     X, eps = np.load(f"{folder}/X.npy"), float(np.load(f"{folder}/eps.npy"))
-    close, fit = prepared(system)
+    close, fit = prepared(system, eps == 0)
     fit(X[:1000], eps)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
@@ -69,8 +79,12 @@ def work(system: str, folder: str) -> None:
     close()
 
 
-def prepared(system: str) -> tuple[Callable[[], Any], Callable[[np.ndarray, float], np.ndarray]]:
+def prepared(system: str, hierarchy: bool) -> tuple[Callable[[], Any], Callable[[np.ndarray, float], np.ndarray]]:
     """What ends the system, and a function that returns the labels of rows."""
+    if system == "fast_hdbscan":
+        import fast_hdbscan
+
+        return (lambda: None), lambda X, eps: fast_hdbscan.HDBSCAN(**HIERARCHY).fit(X).labels_
     if system == "dbscan":
         from dbscan import DBSCAN as function
 
@@ -78,22 +92,25 @@ def prepared(system: str) -> tuple[Callable[[], Any], Callable[[np.ndarray, floa
     cores = len(os.sched_getaffinity(0))
     if system == "xpulab":
         import xpulab
-        from xpulab.cluster import DBSCAN
+        from xpulab.cluster import DBSCAN, HDBSCAN
 
         close: Callable[[], Any] = xpulab.XPUCluster(cores, timeout=120).start().stop
     else:
-        from sklearn.cluster import DBSCAN
+        from sklearn.cluster import DBSCAN, HDBSCAN
 
         def close() -> None:
             """There is nothing to end."""
 
+    if hierarchy:
+        return close, lambda X, eps: HDBSCAN(**HIERARCHY, copy=True, n_jobs=cores).fit(X).labels_
     return close, lambda X, eps: DBSCAN(eps=eps, min_samples=MIN_SAMPLES, n_jobs=cores).fit(X).labels_
 
 
 def measure(name: str, case: tuple[int, int, int, float], systems: list[str], cores: list[int], repeats: int) -> str:
     """One line a system: the median; the first turn does not count."""
     n, d, blobs, eps = case
-    lines = [f"{name}: {n:,} x {d} float32, eps={eps}: seconds, clusters, noise, the same labels"]
+    what = f"DBSCAN, eps={eps}" if eps else f"HDBSCAN, {HIERARCHY}"
+    lines = [f"{name}: {n:,} x {d} float32, {what}: seconds, clusters, noise, the same labels"]
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/X.npy", rows_of(n, d, blobs))
         np.save(f"{folder}/eps.npy", eps)
@@ -125,14 +142,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=SYSTEMS)
     parser.add_argument("--quick", action="store_true", help="few rows, once")
+    parser.add_argument("--hierarchy", action="store_true", help="HDBSCAN in place of DBSCAN")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work(*arguments.worker)
         return
     cores = sorted(os.sched_getaffinity(0))[: arguments.cores]
-    for name, case in (QUICK if arguments.quick else CASES).items():
-        print(measure(name, case, arguments.systems, cores, 1 if arguments.quick else arguments.repeats), flush=True)
+    of_method = (QUICK_OF_HIERARCHY, CASES_OF_HIERARCHY) if arguments.hierarchy else (QUICK, CASES)
+    systems = [each for each in arguments.systems if each != ("dbscan" if arguments.hierarchy else "fast_hdbscan")]
+    for name, case in of_method[not arguments.quick].items():
+        print(measure(name, case, systems, cores, 1 if arguments.quick else arguments.repeats), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ ENVIRONMENTS = {
     "scikit-learn-intelex": ("scikit-learn-intelex",),
     "daal4py": ("scikit-learn-intelex",),
     "dbscan": ("dbscan",),
+    "fast_hdbscan": ("fast-hdbscan==0.3.4", "scikit-learn"),
     "faiss-cpu": ("faiss-cpu",),
     "dask-ml": ("dask-ml", "dask[array,dataframe]"),
     "pytorch": ("torch", "numpy"),
