@@ -56,7 +56,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert len(processes) >= 3
     os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all processes of its foreground group
     _, said = demo.communicate(timeout=120)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, said
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
     assert not psutil.wait_procs(processes, timeout=120)[1]
