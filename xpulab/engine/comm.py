@@ -17,7 +17,7 @@ a collective in which another rank still is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -174,6 +174,14 @@ class Communicator:
         self.wait += last - entered
         self.communicate += now - last
         return messages[:, 1:].astype(values.dtype, copy=False)
+
+    def allgather_rows(self, rows: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Collect the rows of all ranks, in the order of the ranks; all of them know how many each has."""
+        counts = np.asarray(counts)
+        padded = np.zeros((int(counts.max()), *rows.shape[1:]), rows.dtype)
+        padded[: len(rows)] = rows
+        every = self.allgather_arrays(padded.ravel()).reshape(self.size, *padded.shape)
+        return np.concatenate([part[:count] for part, count in zip(every, counts.tolist(), strict=True)])
 
     def allgather(self, thing: T) -> list[T]:
         """Collect one small Python object from each rank, in the order of the ranks."""

@@ -391,11 +391,7 @@ class _Search:
 
     def _of_all_ranks(self, mine: np.ndarray) -> np.ndarray:
         """Return the rows (n_own, d) of all ranks, in their order, in float64."""
-        counts = np.diff(self.bounds)
-        filled = np.zeros((counts.max(), mine.shape[1]))
-        filled[: len(mine)] = mine
-        every = self.task.comm.allgather_arrays(filled.ravel()).reshape(len(counts), *filled.shape)
-        return np.concatenate([part[:n] for part, n in zip(every, counts, strict=True)])
+        return self.task.comm.allgather_rows(mine.astype(np.float64, copy=False), np.diff(self.bounds))
 
     def by_comparing(self, values: Callable[[int, int], np.ndarray], n_targets: int) -> list[np.ndarray]:
         """Compare all queries with this rank's rows; exchange what the ranks find, and merge it.

@@ -158,7 +158,7 @@ class WideRows:
             found = cls.exchanged(task, _own_rows(task, data), weights, given, centre, data.n_samples)
         else:
             beside = _side_by_side(weights, given).astype(np.float64, copy=False)
-            every = _joined(task.comm, beside, np.diff(data.bounds))
+            every = task.comm.allgather_rows(beside, np.diff(data.bounds))
             found = cls(task, rows.astype(np.float64, copy=False), *_apart(weights, every), centre, data.n_features)
         data.require_finite(found.total)
         return found
@@ -284,7 +284,7 @@ class WideRows:
         if self.comm.size * int(widths.max()) * math.prod(shape[1:]) * own.itemsize > FEW:
             joined = self.comm.gather_blocks(np.ascontiguousarray(own).ravel())
             return None if joined is None else joined.reshape(shape)
-        every = _joined(self.comm, own, widths)
+        every = self.comm.allgather_rows(own, widths)
         return None if self.comm.rank else every
 
     def _sum(self, own: _Floats) -> _Floats | None:
@@ -384,14 +384,6 @@ def _side_by_side(weights: npt.NDArray[Any] | None, targets: npt.NDArray[Any]) -
 def _apart(weights: npt.NDArray[Any] | None, every: _Floats) -> tuple[_Floats | None, _Floats]:
     """Return weights and targets again, of all rows, if there are `weights`."""
     return (None, every) if weights is None else (every[:, 0], every[:, 1:])
-
-
-def _joined(comm: Communicator, own: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return few entries of all ranks, of which each knows the numbers, one after the other in one exchange."""
-    padded = np.zeros((int(lengths.max()), *own.shape[1:]), own.dtype)
-    padded[: len(own)] = own
-    every = comm.allgather_arrays(padded.ravel()).reshape(comm.size, *padded.shape)
-    return np.concatenate([part[:length] for part, length in zip(every, lengths, strict=True)])
 
 
 def _by_column(

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,8 @@ _PAIRS = 4096  # pairs of leaves that one call compares at most
 _KINDS = ("euclidean", "manhattan", "chebyshev", "minkowski", "cosine")
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 #: Called now and then by a pass that may take long, with the number of leaves or queries that are done; it may raise.
 Look = Callable[[int], None]
@@ -160,10 +163,10 @@ class Tree:
         halves = self.singles[:, 0]
         return 2 * float(halves.max(initial=0.0, where=np.isfinite(halves)))
 
-    def by_node(self, values: npt.NDArray[np.int64], combined: np.ufunc) -> npt.NDArray[np.int64]:
+    def by_node(self, values: npt.NDArray[Number], combined: np.ufunc) -> npt.NDArray[Number]:
         """Combine the values of the rows (n,) over the rows of each node; the result has shape (2 n_leaves,)."""
         first = len(self) * np.arange(self.n_leaves) >> int(self.shape[1])
-        levels = [combined.reduceat(values, first)]
+        levels: list[npt.NDArray[Number]] = [combined.reduceat(values, first)]
         while len(levels[-1]) > 1:
             levels.append(combined(levels[-1][0::2], levels[-1][1::2]))
         return np.concatenate([levels[-1][:1], *levels[::-1]])

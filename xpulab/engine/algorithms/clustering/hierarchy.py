@@ -17,7 +17,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ _FINITE, _INFINITE, _MISSING = 0, -2, -3  # the last two are scikit-learn's labe
 
 _Floats = npt.NDArray[np.float64]
 _Integers = npt.NDArray[np.int64]
-_Number = TypeVar("_Number", np.float64, np.int8)
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 
 def joined_rows(
@@ -82,8 +82,9 @@ def joined_rows(
     bounds = [n * leaf >> int(tree.shape[1]) for leaf in leaves]
     begin, end = bounds[task.comm.rank : task.comm.rank + 2]
     mine = _cores(task, tree, rows[begin:end], min_samples, kind)
-    cores = _of_all(task, mine[:, None], bounds).ravel()
-    reaches = Reaches(tree, rows, kind, scale, cores, _least(tree, cores), tree.by_node(tree.order, np.minimum))
+    cores = task.comm.allgather_rows(mine, np.diff(bounds))
+    least = tree.by_node(cores, np.minimum), tree.by_node(tree.order, np.minimum)
+    reaches = Reaches(tree, rows, kind, scale, cores, *least)
     first, second, lengths = _spanning_tree(task, reaches, begin, end)
     order = np.lexsort((second, first, lengths))
     first, second = first[order], second[order]
@@ -108,15 +109,6 @@ def _directions(rows: _Floats) -> _Floats:
     return np.column_stack([normalised(rows), zeros]) if zeros.any() else normalised(rows)
 
 
-def _least(tree: Tree, values: _Floats) -> _Floats:
-    """Return the least value of the rows of each node."""
-    first = len(tree) * np.arange(tree.n_leaves) >> int(tree.shape[1])
-    levels = [np.minimum.reduceat(values, first)]
-    while len(levels[-1]) > 1:
-        levels.append(np.minimum(levels[-1][0::2], levels[-1][1::2]))
-    return np.concatenate([levels[-1][:1], *levels[::-1]])
-
-
 def _cores(task: Task, tree: Tree, rows: _Floats, k: int, kind: str) -> _Floats:
     """Return for some rows what is compared with the last of their k nearest rows, of which each is one itself."""
     cores = np.empty(len(rows))
@@ -132,18 +124,9 @@ def _cores(task: Task, tree: Tree, rows: _Floats, k: int, kind: str) -> _Floats:
     return cores
 
 
-def _of_all(task: Task, mine: npt.NDArray[_Number], bounds: list[int]) -> npt.NDArray[_Number]:
-    """Return the rows (n, d) of all ranks, of which rank r has those from bounds[r] to bounds[r + 1]."""
-    counts = np.diff(bounds)
-    filled = np.zeros((counts.max(), mine.shape[1]), mine.dtype)
-    filled[: len(mine)] = mine
-    every = task.comm.allgather_arrays(filled.ravel()).reshape(len(counts), *filled.shape)
-    return np.concatenate([part[:n] for part, n in zip(every, counts, strict=True)])
-
-
 def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[_Integers, _Integers, _Floats]:
     """Return the edges, with the lower number of their rows first; this rank looks at the places from begin to end."""
-    n, comm, numbers = len(reaches.tree), task.comm, reaches.tree.order
+    n, numbers = len(reaches.tree), reaches.tree.order
     places = np.empty(n, np.int64)
     places[numbers] = np.arange(n)
     sets, count = np.arange(n), n
@@ -156,25 +139,21 @@ def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[
         to = partners[mine]
         to[(to >= 0) & (sets[to] == sets[mine])] = -1
         partners[mine] = to
-        limits = np.full(count, np.inf)
-        np.minimum.at(limits, sets[mine[to >= 0]], lower[mine[to >= 0]])
-        limits = comm.allreduce(limits, np.minimum)
+        limits = _least_of_sets(task, lower[mine[to >= 0]], sets[mine[to >= 0]], count, np.inf)
         again = mine[to < 0]
         again = again[np.argsort(lower[again], kind="stable")]
         with task.on_host():
             reaches.look_outside(again, sets, limits, lower, partners, lambda done: task.leave_if_cancelled())
 
         there = mine[partners[mine] >= 0]
-        nearest = np.full(count, np.inf)
-        np.minimum.at(nearest, sets[there], lower[there])
-        nearest = comm.allreduce(nearest, np.minimum)
+        nearest = _least_of_sets(task, lower[there], sets[there], count, np.inf)
         if not np.isfinite(nearest).all():
             raise ValueError("distances of rows are out of the range of float64: divide X by a large number")
         there = there[lower[there] == nearest[sets[there]]]
         ends = np.sort([numbers[there], numbers[partners[there]]], axis=0)
-        first = _least_of_sets(task, ends[0], sets[there], count)
+        first = _least_of_sets(task, ends[0], sets[there], count, n)
         chosen = ends[0] == first[sets[there]]
-        second = _least_of_sets(task, ends[1][chosen], sets[there][chosen], count)
+        second = _least_of_sets(task, ends[1][chosen], sets[there][chosen], count, n)
 
         order = np.lexsort((second, first, nearest))
         taken, renamed = unite_in_turn(order, sets[places[first]], sets[places[second]], count)
@@ -185,9 +164,11 @@ def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[
     return left, right, np.concatenate([edge[2] for edge in edges])
 
 
-def _least_of_sets(task: Task, values: _Integers, sets: _Integers, count: int) -> _Integers:
-    """Return the least value of each set, of all ranks."""
-    least = np.full(count, np.iinfo(np.int64).max)
+def _least_of_sets(
+    task: Task, values: npt.NDArray[_Number], sets: _Integers, count: int, most: float
+) -> npt.NDArray[_Number]:
+    """Return the least value of each set, of all ranks, and `most` for a set without any."""
+    least = np.full(count, most, values.dtype)
     np.minimum.at(least, sets, values)
     return task.comm.allreduce(least, np.minimum)
 
@@ -206,8 +187,7 @@ def _hierarchy(
     with np.errstate(over="ignore", invalid="ignore"):
         sums = mine.sum(axis=1)
     outside = np.where(np.isnan(sums), _MISSING, np.where(np.isinf(sums), _INFINITE, _FINITE)).astype(np.int8)
-    every = _of_all(task, mine, data.bounds)
-    labels = _of_all(task, outside[:, None], data.bounds).ravel()
+    every, labels = (task.comm.allgather_rows(each, np.diff(data.bounds)) for each in (mine, outside))
     rows = np.ascontiguousarray(every[labels == _FINITE]) if labels.any() else every
     del mine, every
     if len(rows) == 1:
@@ -217,11 +197,8 @@ def _hierarchy(
     edges = joined_rows(task, rows, metric, scale, min_samples)
     first, last = data.bounds[task.comm.rank : task.comm.rank + 2]
     write_block(task, target, data.bounds, [np.arange(first, last)])
-    found: Mapping[str, npt.NDArray[Any]] = {
-        "first": edges[0],
-        "second": edges[1],
-        "lengths": edges[2],
-        "outside": labels,
-    }
-    sent = {name: task.arrays_for_client([values]) for name, values in found.items() if task.comm.rank == 0}
-    return {"rows": data.rows.n_samples, **sent}
+    found: dict[str, object] = {"rows": data.rows.n_samples}
+    if task.comm.rank == 0:
+        names = "first", "second", "lengths", "outside"
+        found |= {name: task.arrays_for_client([each]) for name, each in zip(names, (*edges, labels), strict=True)}
+    return found
