@@ -25,17 +25,29 @@ def comm(engine: Engine) -> Intracomm:
 
 
 def test_communicators_are_renewed_and_kept_until_then(engine: Engine) -> None:
-    made = Communicators(None)
-    before, of_users = (made.tasks, made.ends), made.of([0])
+    made = Communicators(None, engine.board, several=False)
+    before, of_users = made.ways, made.of([0])
     assert made.of((0,)) is of_users
     assert isinstance(of_users, Intracomm)
-    assert made.pairs is made.tasks
+    assert made.pairs is before.tasks
     made.renew()
-    assert made.tasks not in before
-    assert made.ends not in (*before, made.tasks)
+    tasks, ends, meetings = made.ways
+    assert tasks not in before
+    assert ends not in (*before, tasks)
+    assert meetings is not None
+    assert before.meetings is not None
+    assert not {*meetings[:2]} & {*before.meetings[:2]}
     assert made.of([0]) is not of_users
-    assert made.tasks.allreduce(7) == 7
+    assert tasks.allreduce(7) == 7
     assert MPI.COMM_WORLD is made.of([0])
+
+
+def test_ranks_of_several_hosts_do_not_meet_but_those_of_one_of_them_do(engine: Engine) -> None:
+    made = Communicators(None, engine.board, several=True)
+    assert made.ways.meetings is None
+    with made.among([0]):
+        assert made.ways.meetings is not None
+    assert made.ways.meetings is None
 
 
 def test_the_host_its_cores_and_devices_are_described() -> None:

@@ -1,31 +1,34 @@
-"""The communicator of a rank: MPI's collectives, which measure their time and end when another rank has failed.
+"""The communicator of a rank: collectives that measure their time, and end when another rank has failed.
 
-While a rank waits for the other ranks, it polls MPI and reads the board. It therefore leaves a collective soon after
-the exception of another rank. There are two kinds of collectives:
+While a rank waits for the other ranks, it reads the board. It therefore leaves a collective soon after the exception of
+another rank. There are two kinds of collectives:
 
-- A message of few bytes goes to all ranks in one exchange that does not block. Each rank adds the moment of its
-  arrival. `wait` is the time until the last rank arrived, and `communicate` is the time from then on. Between hosts,
-  whose clocks differ, a barrier that does not block shows when all ranks have arrived.
-- A longer message begins with a barrier that does not block. The collective after it is an ordinary one of MPI, or
-  several if the message is very long. From the barrier to the end of the last one, Ctrl-C in a user's code is held
-  back, because the other ranks rely on this one to take part.
+- A message of few bytes goes to all ranks in one exchange, with the moment at which its sender arrived. `wait` is the
+  time until the last rank arrived, and `communicate` the time from then on. On one host, the messages lie in shared
+  memory, see `xpulab.sharing.bell.meeting`. Between hosts, they go by a call of MPI that does not block; their clocks
+  differ, so that a barrier before it shows when all ranks have arrived.
+- Before a longer message, the ranks meet. The collective after that is an ordinary one of MPI, or several if the
+  message is very long. Until it ends, Ctrl-C in a user's code is held back, because the other ranks rely on this one
+  to take part.
 
-At the end of a task the ranks meet on a separate communicator. A rank that ends its task early therefore never matches
-a collective in which another rank still is.
+At the end of a task the ranks meet in a separate place. A rank that ends its task early therefore never matches a
+collective in which another rank still is.
 """
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
 
 from xpulab.engine.waiting import LAST, Pauses, held, interrupted
+from xpulab.sharing.bell.meeting import Meeting
 
-__all__ = ["Communicator", "Interrupted", "PeerFailed"]
+__all__ = ["Communicator", "Interrupted", "Meetings", "PeerFailed"]
 
 T = TypeVar("T")
 
@@ -35,8 +38,9 @@ _SPIN = 200e-6
 _YIELD = 2e-3  # until then other processes may use the core between two polls: ranks may share a core
 _NAP = 20e-6  # seconds of sleep between two later polls, which grow with the wait by this share of it
 _NAPS_SHARE = 0.01
-#: Bytes of all ranks together up to which everything is sent to all ranks. Where nothing else runs, a reduction of so
-#: many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
+_SLEEP = 2e-3  # the most seconds in a meeting until the next look at the board; a rank that comes ends the sleep
+#: Bytes of all ranks together up to which everything is sent to all ranks. Where nothing else runs, MPI's reduction of
+#: so many bytes takes 0.1 ms less. But a rank that waits in it keeps its core from the device's threads and from other
 #: programs, and on a busy core it can take 100 ms.
 FEW = 1 << 20
 #: Most bytes of a message. Open MPI 5.0 refuses to send 2**31 items at once, such as bytes, which others do.
@@ -67,8 +71,22 @@ class Interrupted(Exception):
         self.result = result or {}
 
 
+class Meetings(NamedTuple):
+    """Where the ranks of one host meet within a task, and at its end.
+
+    Attributes
+    ----------
+    crowded : bool
+        Whether there are fewer cores than ranks: one that waits then leaves its core to the others at once.
+    """
+
+    tasks: Meeting
+    ends: Meeting
+    crowded: bool = False
+
+
 class Communicator:
-    """MPI for one task.
+    """Messages between the ranks of one task.
 
     Parameters
     ----------
@@ -78,8 +96,8 @@ class Communicator:
         Returns True once a rank of the task has raised an exception.
     ends : mpi4py.MPI.Intracomm
         A communicator of the same ranks that only `end` uses.
-    one_host : bool
-        Whether the ranks run on one host, so that they can compare times, and share a board.
+    meetings : Meetings, optional
+        If the ranks run on one host, so that they can compare times, and share a board.
 
     Attributes
     ----------
@@ -88,11 +106,9 @@ class Communicator:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm, one_host: bool = True
+        self, comm: MPI.Intracomm, failed: Callable[[], bool], ends: MPI.Intracomm, meetings: Meetings | None = None
     ) -> None:
-        self._comm = comm
-        self._one_host = one_host
-        self._ends = ends
+        self._comm, self._ends, self._meetings = comm, ends, meetings
         self._failed = failed
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -125,6 +141,9 @@ class Communicator:
 
     def reduce(self, values: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Sum arrays of one shape and dtype over the ranks. Only `root` gets the sum; the other ranks get None."""
+        if self._meeting_for(values.nbytes) is not None:
+            total = self.allreduce(values)
+            return total if self.rank == root else None
         flat = _in_order(values).reshape(-1)
         result = np.empty(flat.size if self.rank == root else 0, values.dtype)
 
@@ -137,6 +156,8 @@ class Communicator:
 
     def sum_of_share(self, values: np.ndarray) -> np.ndarray:
         """Sum arrays of shape (size * m, k) over the ranks, and return m rows of the sum: rank r has the r-th part."""
+        if self._meeting_for(values.nbytes) is not None:
+            return np.array(np.split(self.allreduce(values), self.size)[self.rank])
         shares = _in_order(values).reshape(self.size, -1, values.shape[1])
         result = np.empty(shares.shape[1:], values.dtype)
 
@@ -157,23 +178,22 @@ class Communicator:
         """Collect arrays of one shape (m,) and dtype from all ranks: shape (size, m)."""
         if self.size == 1:
             return values[None].copy()
+        if (meeting := self._meeting_for(values.nbytes)) is not None:
+            self._meet(meeting, _in_order(values).view(np.uint8))
+            return meeting.messages(values.nbytes).view(values.dtype)
         as_float64 = values.dtype.kind == "f" or values.dtype.itemsize < 8  # exactly
-        if self.size * values.nbytes > FEW or not as_float64:
-            values = _in_order(values)
-            every = np.empty((self.size, len(values)), values.dtype)
-            return self._together(lambda: self._gather_parts(values, every), every)
-        if not self._one_host:
-            self._arrive(self._comm)
-        entered = time.perf_counter()
-        message = np.empty(1 + len(values))
-        message[0], message[1:] = entered, values
-        messages = np.empty((self.size, len(message)))
-        self._poll(self._comm.Iallgather(message, messages), entered)
-        now = time.perf_counter()
-        last = min(max(messages[:, 0].tolist()), now) if self._one_host else entered
-        self.wait += last - entered
-        self.communicate += now - last
-        return messages[:, 1:].astype(values.dtype, copy=False)
+        if self._meetings is None and as_float64 and self.size * values.nbytes <= FEW:
+            return self._allgather_as_float64(values)
+        values = _in_order(values)
+        every = np.empty((self.size, len(values)), values.dtype)
+        return self._together(lambda: self._gather_parts(values, every), every)
+
+    def _allgather_as_float64(self, values: np.ndarray) -> np.ndarray:
+        self._arrive()
+        entered, every = time.perf_counter(), np.empty((self.size, len(values)))
+        self._poll_request(self._comm.Iallgather(values.astype(float), every), entered)
+        self.communicate += time.perf_counter() - entered
+        return every.astype(values.dtype, copy=False)
 
     def allgather_rows(self, rows: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
         """Collect the rows of all ranks, in the order of the ranks; all of them know how many each has."""
@@ -187,16 +207,20 @@ class Communicator:
         """Collect one small Python object from each rank, in the order of the ranks."""
         if self.size == 1:
             return [thing]
-        return self._together(lambda: self._comm.allgather(thing))
+        every = None if self._meetings is None else self._short(np.frombuffer(pickle.dumps(thing, -1), np.uint8))
+        if every is None:
+            return self._together(lambda: self._comm.allgather(thing))
+        return [pickle.loads(each.data) for each in every]
 
     def bcast(self, thing: T, root: int = 0) -> T:
         """Send a small Python object from `root` to all ranks."""
-        if self.size == 1:
-            return thing
-        return self._together(lambda: self._comm.bcast(thing, root))
+        return self.allgather(thing if self.rank == root else cast(T, None))[root]
 
     def bcast_array(self, values: np.ndarray, root: int = 0) -> np.ndarray:
         """Return the values of `root` on all ranks. On the other ranks, `values` has the same shape and dtype."""
+        if (meeting := self._meeting_for(values.nbytes)) is not None:
+            self._meet(meeting, _in_order(values).reshape(-1).view(np.uint8) if self.rank == root else None)
+            return meeting.messages(values.nbytes)[root].view(values.dtype).reshape(values.shape)
         found = _in_order(values) if self.rank == root else np.empty_like(values, order="C")
         flat = found.reshape(-1)
 
@@ -209,6 +233,8 @@ class Communicator:
     def gather_blocks(self, block: np.ndarray, root: int = 0) -> np.ndarray | None:
         """Join one-dimensional blocks of different lengths in the order of the ranks. Only `root` gets the result."""
         block = _in_order(block)
+        if (every := self._short(block.view(np.uint8))) is not None:
+            return np.concatenate([each.view(block.dtype) for each in every]) if self.rank == root else None
         counts = self.allgather(len(block))
         joined = np.empty(sum(counts), block.dtype) if self.rank == root else None
 
@@ -244,6 +270,10 @@ class Communicator:
         rows = _in_order(rows)
         every = self.allgather_arrays(np.asarray(counts, np.int64))
         came = every[:, self.rank]
+        if (parts := self._short(rows.reshape(-1).view(np.uint8))) is not None:
+            each = (part.view(rows.dtype).reshape(-1, rows.shape[1]) for part in parts)
+            firsts = np.cumsum(every, axis=1)[:, self.rank] - came
+            return np.concatenate([part[i : i + n] for part, i, n in zip(each, firsts, came, strict=True)])
         found = np.empty((int(came.sum()), rows.shape[1]), rows.dtype)
         row = MPI.BYTE.Create_contiguous(rows.shape[1] * rows.itemsize).Commit()
 
@@ -279,7 +309,7 @@ class Communicator:
     def _together(self, collective: Callable[[], Any], result: object = None) -> Any:
         """Wait until every rank has arrived, run the collective, and add up the time of both."""
         with held():
-            self._arrive(self._comm)
+            self._arrive()
             arrived = time.perf_counter()
             returned = collective()
             self.communicate += time.perf_counter() - arrived
@@ -303,35 +333,76 @@ class Communicator:
         PeerFailed
             If another rank has raised an exception, and will not arrive.
         """
-        if self._one_host:
-            self._arrive(self._ends)
+        if self._meetings is not None:
+            self._meet(self._meetings.ends)
             return False
         entered, every = time.perf_counter(), np.empty(self.size, np.int8)
-        self._poll(self._ends.Iallgather(np.array([raised], np.int8), every), entered)
+        self._poll_request(self._ends.Iallgather(np.array([raised], np.int8), every), entered)
         self.wait += time.perf_counter() - entered
         return bool(every.any())
 
-    def _arrive(self, comm: MPI.Intracomm) -> None:
+    def _arrive(self) -> None:
+        """Wait until every rank has arrived."""
+        if self._meetings is not None:
+            self._meet(self._meetings.tasks)
+            return
         entered = time.perf_counter()
-        self._poll(comm.Ibarrier(), entered)
+        self._poll_request(self._comm.Ibarrier(), entered)
         self.wait += time.perf_counter() - entered
 
-    def _poll(self, request: MPI.Request, entered: float) -> None:
+    def _meeting_for(self, nbytes: int) -> Meeting | None:
+        """Return where ranks of one host leave messages of so many bytes each, if these are few."""
+        if self._meetings is None or not self._is_short(self._meetings.tasks, nbytes):
+            return None
+        return self._meetings.tasks
+
+    def _is_short(self, meeting: Meeting, nbytes: int) -> bool:
+        return nbytes <= meeting.room and self.size * nbytes <= FEW
+
+    def _short(self, message: np.ndarray) -> list[np.ndarray] | None:
+        """Collect bytes of all ranks of one host; None on all ranks if a message is long."""
+        if self._meetings is None:
+            return None
+        meeting, length = self._meetings.tasks, len(message)
+        lengths = self._meet(meeting, message if self._is_short(meeting, length) else None, length)
+        if not self._is_short(meeting, max(lengths)):
+            return None
+        messages = meeting.messages(max(lengths))
+        return [each[:n] for each, n in zip(messages, lengths, strict=True)]
+
+    def _meet(self, meeting: Meeting, message: np.ndarray | None = None, length: int = 0) -> list[int]:
+        """Come to a meeting with a message, wait for all ranks, and return the lengths of their messages."""
+        entered = time.perf_counter()
+        meeting.come(entered, message, length)
+        crowded = self._meetings is not None and self._meetings.crowded
+        pauses = Pauses(0.0 if crowded else _YIELD, _SLEEP, sleep=meeting.sleep)
+        self._poll(meeting.is_complete, pauses.pause, entered, 0.0 if crowded else _SPIN)
+        now = time.perf_counter()
+        heads = meeting.heads()
+        last = min(max(heads)[0], now)
+        self.wait += last - entered
+        self.communicate += now - last
+        return [length for _, length in heads]
+
+    def _poll_request(self, request: MPI.Request, entered: float) -> None:
         """Wait until the request is complete, which means that every rank has made the same call."""
-        leaving, pauses = float("inf"), Pauses(_YIELD, _NAP, _NAPS_SHARE)
         try:
-            while not request.Test():
-                waited = time.perf_counter() - entered
-                if waited > _SPIN:
-                    # A reduction among ranks that arrive together is over by now, and never pays for reading the board.
-                    if self._failed() or interrupted():
-                        leaving = min(leaving, waited + LAST)
-                        if waited > leaving:
-                            raise PeerFailed
-                    pauses.pause(waited)
+            self._poll(request.Test, Pauses(_YIELD, _NAP, _NAPS_SHARE).pause, entered, _SPIN)
         except BaseException:
             _left.append(request)
             raise
+
+    def _poll(self, ready: Callable[[], bool], pause: Callable[[float], None], entered: float, spin: float) -> None:
+        leaving = float("inf")
+        while not ready():
+            waited = time.perf_counter() - entered
+            if waited > spin:
+                # A reduction among ranks that arrive together is over by now, and never pays for reading the board.
+                if self._failed() or interrupted():
+                    leaving = min(leaving, waited + LAST)
+                    if waited > leaving:
+                        raise PeerFailed
+                pause(waited)
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:

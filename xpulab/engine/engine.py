@@ -140,7 +140,7 @@ class Engine:
         self.board = board or Board.open(path)
         self.torchrun: Torchrun | None = None
         self.record = self.board.ranks[self.rank]
-        self.communicators = Communicators(self.helper)
+        self.communicators = Communicators(self.helper, self.board, self.host.several)
         self._stale = False
         self._waiting: asyncio.TimerHandle | None = None  # calls an action if no task arrives
         self.record["pid"] = os.getpid()
@@ -326,9 +326,8 @@ class Task(Phases):
         self.device = engine.device
         self.outer = engine.task
         self.ranks: Sequence[int] = range(engine.size)
-        self.comm = Communicator(
-            engine.communicators.tasks, self.failed, engine.communicators.ends, not engine.host.several
-        )
+        ways = engine.communicators.ways
+        self.comm = Communicator(ways.tasks, self.failed, ways.ends, ways.meetings)
         self.hopeless = self.freed = ""
         self.begin_phases()
         self.written: list[Written] = []

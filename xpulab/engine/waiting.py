@@ -179,16 +179,21 @@ class Pauses:
     share : float
         Share of the wait so far that each sleep takes, up to half a millisecond: a rank that has waited for long looks
         less often. Only for waits in which no message moves, because each look moves a part of a long message.
+    sleep : callable, default=time.sleep
+        Sleeps for so many seconds, or until there is something to look at.
     """
 
-    def __init__(self, yields: float, nap: float, share: float = 0.0) -> None:
+    def __init__(
+        self, yields: float, nap: float, share: float = 0.0, sleep: Callable[[float], None] | None = None
+    ) -> None:
         self._yields, self._nap, self._share = yields, nap, share
+        self._sleep = sleep or time.sleep
         self._shared = False
 
     def pause(self, waited: float) -> None:
         """Pause, after `waited` seconds of waiting."""
         if self._shared or waited > self._yields:
-            time.sleep(max(self._nap, min(_LONGEST_NAP, self._share * waited)))
+            self._sleep(max(self._nap, min(_LONGEST_NAP, self._share * waited)))
             return
         before = _switches()
         os.sched_yield()

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xpulab.advice import to_stop_call
+from xpulab.sharing.bell.meeting import Meeting
 from xpulab.sharing.bell.ring import Ring
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.owner import is_stopped, lives
@@ -59,7 +60,8 @@ RUNS = 64
 USERS = ("run", "%%xpu")  # names of the tasks that run a user's code, which does not read the board
 METRICS = 4  # largest number of metrics of an iteration
 _CANCELLED = 64  # slots for the numbers of tasks that should stop; a task looks only for its own number
-_ALIGNED = 64  # bytes; the ring of tasks begins at a multiple
+_ALIGNED = 64  # bytes; the meetings and the ring of tasks begin at multiples
+_MEETINGS = 4
 _NOTHING = bytes(8 * _CANCELLED)  # content of the slots if no task should stop
 
 _RANK = np.dtype(
@@ -122,7 +124,7 @@ _RING = np.dtype([("count", "u8"), ("first", "u8"), ("entries", ITERATION, (_PLA
 _ENTRIES: int = _RING.fields["entries"][1]  # type: ignore[index]
 _COUNT, _ENTRY = struct.Struct("Q"), struct.Struct(f"Qqii{2 + len(PHASES)}d")  # the same in C's layout
 _HEAD = np.dtype([("size", "i8"), ("layout", "u8"), ("cancelled", "u8", (_CANCELLED,))], align=True)
-_LAYOUT = zlib.crc32(str((_HEAD, _RANK, _RING)).encode())  # of the boards of this version
+_LAYOUT = zlib.crc32(str((_HEAD, _RANK, _RING, _MEETINGS)).encode())  # of the boards of this version
 
 
 def new_task_number() -> int:
@@ -260,6 +262,8 @@ class Board:
         The same, with the record of the helper rank (see `xpulab.engine.hosts.helper`) at the end; zeros without one.
     ring : Ring
         The tasks for the ranks, if all of them are on this host.
+    meetings : list of memoryview
+        Memory for meetings of the ranks: within tasks of all ranks, at their ends, and the same for tasks of some.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -276,13 +280,15 @@ class Board:
         self._failed: Any = self.every["failed"]
         self._rings: Any = whole[rings : rings + size * _RING.itemsize]
         self.ring = Ring(whole[-Ring.nbytes(size) :].data, size)
+        step, end = Meeting.nbytes(size), block.nbytes - Ring.nbytes(size)
+        self.meetings = [whole[end - (k + 1) * step : end - k * step].data for k in range(_MEETINGS)]
         self._ring_bytes: Any = self._rings.data  # packing into these takes a quarter of the time of an entry
 
     @classmethod
     def create(cls, size: int) -> Board:
         """Create a board for `size` ranks, all zeros."""
         nbytes = _HEAD.itemsize + (size + 1) * _RANK.itemsize + size * _RING.itemsize
-        nbytes += -nbytes % _ALIGNED + Ring.nbytes(size)
+        nbytes += -nbytes % _ALIGNED + _MEETINGS * Meeting.nbytes(size) + Ring.nbytes(size)
         block = SharedBlock.create(nbytes, "xpulab-board")
         head = block.array((_HEAD.itemsize,), np.uint8).view(_HEAD)
         head["size"], head["layout"] = size, _LAYOUT

@@ -1,1 +1,1 @@
-"""Tasks for engines of this host: a ring of tasks in shared memory, and mailboxes for the replies."""
+"""What the processes of one host share: a ring of tasks, mailboxes for the replies, and meetings of the ranks."""
