@@ -61,8 +61,8 @@ class HDBSCAN(Proxy, sklearn.cluster.HDBSCAN):
     metric_params : dict, optional
         ``{"p": ...}`` for "minkowski".
     alpha : float, default=1.0
-        Distances of two rows, and not core distances, are divided by it. (With scikit-learn's "brute", core distances
-        are divided, too, and alpha only changes the scale of the tree.)
+        Distances of two rows, and not core distances, are divided by it. scikit-learn's "brute" divides core distances,
+        too, so that alpha only changes the scale of the tree there.
     algorithm : {"auto", "brute", "kd_tree", "ball_tree"}, default="auto"
         Accepted for compatibility with scikit-learn: all algorithms give the same tree.
     leaf_size : int, default=40
