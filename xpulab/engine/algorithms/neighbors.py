@@ -32,7 +32,7 @@ from xpulab.kernels.row_passes import consecutive
 from xpulab.sharing.answers import Nearest, OwnRows, Within
 from xpulab.sharing.sources import SharedArray, Source, Target
 
-__all__ = ["Metric", "nearest_of", "within_of"]
+__all__ = ["Metric", "nearest_of", "queries_at_a_time", "within_of"]
 
 _MARGIN = 4  # candidates more than neighbours, at least; a quarter of the neighbours where that is more
 _FEW_FEATURES = 16  # with fewer, products save no time
@@ -250,8 +250,7 @@ def _pieces(
         assert isinstance(queries, Source)
         yield from sparse_pieces(task, queries)
         return
-    most = int(min(_MOST_QUERIES, _WORK / max(1, n_samples * index.n_features)))
-    step = max(1, most // _SOME_QUERIES) * _SOME_QUERIES
+    step = queries_at_a_time(n_samples, index.n_features)
     for first, some in _as_sent(queries, step) if isinstance(queries, SharedArray) else _of_ranks(task, queries, step):
         if task.comm.rank == 0:  # all ranks are at the same queries
             task.show(doing="query", done=first, steps=queries.shape[0])
@@ -260,6 +259,12 @@ def _pieces(
             some = normalised(some)
         some = np.ascontiguousarray(some, np.float64)
         yield first, some if index.unit == 1 else some / index.unit
+
+
+def queries_at_a_time(n_samples: int, n_features: int) -> int:
+    """Return how many queries to compare with so many rows at a time."""
+    most = int(min(_MOST_QUERIES, _WORK / max(1, n_samples * n_features)))
+    return max(1, most // _SOME_QUERIES) * _SOME_QUERIES
 
 
 def _as_sent(queries: SharedArray, step: int) -> Iterator[tuple[int, np.ndarray]]:

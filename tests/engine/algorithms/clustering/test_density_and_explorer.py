@@ -53,6 +53,22 @@ def test_the_tree_of_rows_is_the_shortest(task: Task, k: int, scale: float) -> N
     np.testing.assert_array_equal(before[second], first)  # the row from which the tree goes to this one
 
 
+@pytest.mark.parametrize("kind", ["normal", "integers", "far groups"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_tree_of_wide_rows_has_the_bits_of_that_of_few_columns(task: Task, kind: str, metric: str) -> None:
+    """Rows with more than eight columns have lists of their nearest rows; columns of zeros change no distance."""
+    rng = np.random.default_rng(0)
+    few = rng.integers(1, 4, (600, 8)).astype(float) if kind == "integers" else rng.normal(size=(600, 8))
+    if kind == "far groups":
+        few += 100.0 * rng.integers(0, 8, (600, 1))
+    wide = np.column_stack([few, np.zeros((600, 4))])
+    for k, scale in ((1, 1.0), (5, 1.0), (40, 0.7), (600, 1.0)):
+        for found, expected in zip(
+            joined_rows(task, wide, metric, scale, k), joined_rows(task, few, metric, scale, k), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_rows_of_a_picture_are_spread_and_those_of_more_contain_those_of_fewer() -> None:
     few, more = (explore.chosen_rows(0, 1000, points, 1000) for points in (100, 400))
     assert (len(few), len(more)) == (100, 400)

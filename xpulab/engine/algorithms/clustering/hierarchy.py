@@ -3,7 +3,8 @@
 The spanning tree of least total length is found in rounds [2]_: each set of rows, at first each row, is joined with the
 set that is nearest to it. Each rank has a tree of all rows, and looks for what is nearest to its share of them. A row
 whose nearest row of another set is still in another set is not looked at again, nor is one that cannot be nearer to
-another set than a row of its own set is [3]_.
+another set than a row of its own set is [3]_. With more than a few features a search of the tree visits most of it. The
+nearest rows of each row are then found by comparing all rows, listed, and looked at first.
 
 References
 ----------
@@ -17,23 +18,30 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from xpulab.engine.algorithms.neighbors import Metric, nearest_of, queries_at_a_time
 from xpulab.engine.dataset import data_of, on_host, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
-from xpulab.kernels.neighbors import normalised
+from xpulab.kernels.neighbors import Index, normalised
 from xpulab.kernels.on_cpu.tree_search import Reaches, hung_up, nearest_in, unite_in_turn
 from xpulab.kernels.on_cpu.trees import Tree
+from xpulab.kernels.rows import Rows
 from xpulab.sharing.sources import Source, Target
 
 __all__ = ["joined_rows"]
 
 _KINDS = {"euclidean": "squares", "cosine": "squares", "manhattan": "absolute", "chebyshev": "largest"}
 _ROWS = 1 << 16  # whose neighbours are in memory at a time
+_FEW_FEATURES = 8  # up to so many, rows are looked for in the tree alone
+_LISTED = 16  # nearest rows of each row, at least
+_EUCLIDEAN = Metric("euclidean", 2.0)
+_LARGEST = 1e150  # with larger numbers, squares may leave the range of float64
 _FINITE, _INFINITE, _MISSING = 0, -2, -3  # the last two are scikit-learn's labels for rows with infinity, and with NaN
 
 _Floats = npt.NDArray[np.float64]
@@ -81,11 +89,16 @@ def joined_rows(
     leaves = [tree.n_leaves * rank // task.comm.size for rank in range(task.comm.size + 1)]
     bounds = [n * leaf >> int(tree.shape[1]) for leaf in leaves]
     begin, end = bounds[task.comm.rank : task.comm.rank + 2]
-    mine = _cores(task, tree, rows[begin:end], min_samples, kind)
+    lists = None
+    if kind == "squares" and rows.shape[1] > _FEW_FEATURES and np.abs(rows).max() < _LARGEST and task.device.is_cpu:
+        lists = _Lists.of(task, rows, begin, end, min(max(min_samples, _LISTED), n))
+        mine = lists.compared[:, min_samples - 1]
+    else:
+        mine = _cores(task, tree, rows[begin:end], min_samples, kind)
     cores = task.comm.allgather_rows(mine, np.diff(bounds))
     least = tree.by_node(cores, np.minimum), tree.by_node(tree.order, np.minimum)
     reaches = Reaches(tree, rows, kind, scale, cores, *least)
-    first, second, lengths = _spanning_tree(task, reaches, begin, end)
+    first, second, lengths = _spanning_tree(task, reaches, lists, begin, end)
     order = np.lexsort((second, first, lengths))
     first, second = first[order], second[order]
     ahead = hung_up(first, second)
@@ -124,7 +137,63 @@ def _cores(task: Task, tree: Tree, rows: _Floats, k: int, kind: str) -> _Floats:
     return cores
 
 
-def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[_Integers, _Integers, _Floats]:
+@dataclass(frozen=True)
+class _Lists:
+    """The nearest rows of each row of this rank's share, itself included, in ascending order.
+
+    Attributes
+    ----------
+    begin : int
+        The place of the first of these rows among all.
+    compared : numpy.ndarray of float64 of shape (n_own, k)
+        Squared distances.
+    places : numpy.ndarray of int32 of shape (n_own, k)
+    """
+
+    begin: int
+    compared: _Floats
+    places: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, task: Task, rows: _Floats, begin: int, end: int, k: int) -> _Lists:
+        index = Index.of(Rows.upload(task.device, rows))
+        compared, places = np.empty((end - begin, k)), np.empty((end - begin, k), np.int32)
+        hasty, step = True, queries_at_a_time(len(rows), rows.shape[1])
+        with task.on_host():
+            for first in range(0, end - begin, step):
+                task.show(doing="core distances: row", done=first, steps=end - begin)
+                task.leave_if_cancelled()
+                task.check_peers()
+                some = rows[begin + first : min(begin + first + step, end)]
+                found = slice(first, first + len(some))
+                compared[found], places[found], hasty = nearest_of(index, some, k, _EUCLIDEAN, hasty)
+        return cls(begin, compared, places)
+
+    def look(
+        self, reaches: Reaches, again: _Integers, sets: _Integers, limits: _Floats, lower: _Floats, partners: _Integers
+    ) -> _Integers:
+        """Look for the least reach of rows to a row of another set among their lists; return the rows left to look for.
+
+        The arguments and what becomes of them are those of `Reaches.look_outside`.
+        """
+        places = self.places[again - self.begin]
+        compared = self.compared[again - self.begin] * reaches.scale
+        reach = np.maximum(np.maximum(compared, reaches.cores[again][:, None]), reaches.cores[places])
+        reach[sets[places] == sets[again][:, None]] = np.inf
+        least = reach.min(axis=1)
+        numbers = np.where(reach == least[:, None], reaches.tree.order[places], len(sets))
+        found = np.take_along_axis(places, numbers.argmin(axis=1)[:, None], 1)[:, 0]
+        # Rows that are not listed are at least as far as the last one that is.
+        sure = (least < compared[:, -1]) | (places.shape[1] == len(sets))
+        lower[again] = np.where(sure, least, np.maximum(lower[again], compared[:, -1]))
+        partners[again[sure]] = found[sure]
+        np.minimum.at(limits, sets[again], least)
+        return again[~sure]
+
+
+def _spanning_tree(
+    task: Task, reaches: Reaches, lists: _Lists | None, begin: int, end: int
+) -> tuple[_Integers, _Integers, _Floats]:
     """Return the edges, with the lower number of their rows first; this rank looks at the places from begin to end."""
     n, numbers = len(reaches.tree), reaches.tree.order
     places = np.empty(n, np.int64)
@@ -141,8 +210,11 @@ def _spanning_tree(task: Task, reaches: Reaches, begin: int, end: int) -> tuple[
         partners[mine] = to
         limits = _least_of_sets(task, lower[mine[to >= 0]], sets[mine[to >= 0]], count, np.inf)
         again = mine[to < 0]
-        again = again[np.argsort(lower[again], kind="stable")]
         with task.on_host():
+            if lists is not None:
+                again = lists.look(reaches, again, sets, limits, lower, partners)
+                again = again[lower[again] <= limits[sets[again]]]
+            again = again[np.argsort(lower[again], kind="stable")]
             reaches.look_outside(again, sets, limits, lower, partners, lambda done: task.leave_if_cancelled())
 
         there = mine[partners[mine] >= 0]
