@@ -4,7 +4,9 @@ The spanning tree of least total length is found in rounds [2]_: each set of row
 set that is nearest to it. Each rank has a tree of all rows, and looks for what is nearest to its share of them. A row
 whose nearest row of another set is still in another set is not looked at again, nor is one that cannot be nearer to
 another set than a row of its own set is [3]_. With more than a few features a search of the tree visits most of it. The
-nearest rows of each row are then found by comparing all rows, listed, and looked at first.
+nearest rows of each row are then found by comparing all rows, listed, and looked at first. Once there are few sets, the
+rest is looked for by comparing rows with those of other sets, the nearest sets first: a row is at least as far from a
+set as from the sphere around it.
 
 References
 ----------
@@ -18,8 +20,8 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,9 @@ _KINDS = {"euclidean": "squares", "cosine": "squares", "manhattan": "absolute", 
 _ROWS = 1 << 16  # whose neighbours are in memory at a time
 _FEW_FEATURES = 8  # up to so many, rows are looked for in the tree alone
 _LISTED = 16  # nearest rows of each row, at least
+_FEW_SETS = 64  # around which there are spheres
+_ASKED = 4  # nearest rows of another set that are looked at
+_ROUNDED = 1 - 1e-6  # bounds are multiplied by it, so that rounding makes them no larger than they are
 _EUCLIDEAN = Metric("euclidean", 2.0)
 _LARGEST = 1e150  # with larger numbers, squares may leave the range of float64
 _FINITE, _INFINITE, _MISSING = 0, -2, -3  # the last two are scikit-learn's labels for rows with infinity, and with NaN
@@ -148,16 +153,21 @@ class _Lists:
     compared : numpy.ndarray of float64 of shape (n_own, k)
         Squared distances.
     places : numpy.ndarray of int32 of shape (n_own, k)
+    rows : numpy.ndarray of shape (n, n_features)
+        All rows, in float32 if this changes none: products then take half the time.
     """
 
     begin: int
     compared: _Floats
     places: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.floating[Any]]
 
     @classmethod
     def of(cls, task: Task, rows: _Floats, begin: int, end: int, k: int) -> _Lists:
-        index = Index.of(Rows.upload(task.device, rows))
-        compared, places = np.empty((end - begin, k)), np.empty((end - begin, k), np.int32)
+        short = rows.astype(np.float32)
+        made = cls(begin, np.empty((end - begin, k)), np.empty((end - begin, k), np.int32), rows)
+        made = replace(made, rows=short) if (short == rows).all() else made
+        index = Index.of(Rows.upload(task.device, made.rows))
         hasty, step = True, queries_at_a_time(len(rows), rows.shape[1])
         with task.on_host():
             for first in range(0, end - begin, step):
@@ -166,8 +176,8 @@ class _Lists:
                 task.check_peers()
                 some = rows[begin + first : min(begin + first + step, end)]
                 found = slice(first, first + len(some))
-                compared[found], places[found], hasty = nearest_of(index, some, k, _EUCLIDEAN, hasty)
-        return cls(begin, compared, places)
+                made.compared[found], made.places[found], hasty = nearest_of(index, some, k, _EUCLIDEAN, hasty)
+        return made
 
     def look(
         self, reaches: Reaches, again: _Integers, sets: _Integers, limits: _Floats, lower: _Floats, partners: _Integers
@@ -191,6 +201,83 @@ class _Lists:
         return again[~sure]
 
 
+class _Groups:
+    """The sets of a round, with the spheres around them; the sets of all later rounds are made of these.
+
+    Parameters
+    ----------
+    task : Task
+    reaches : Reaches
+    lists : _Lists
+    mine : numpy.ndarray of int64
+        This rank's rows, by their places.
+    sets : numpy.ndarray of int64 of shape (n,)
+    count : int
+        Number of sets.
+    """
+
+    def __init__(
+        self, task: Task, reaches: Reaches, lists: _Lists, mine: _Integers, sets: _Integers, count: int
+    ) -> None:
+        self._task, self._reaches, self._begin, self._of_rows = task, reaches, lists.begin, sets
+        rows, own = reaches.rows[mine], sets[mine]
+        sums = np.array([rows[own == one].sum(axis=0) for one in range(count)])
+        centers = task.comm.allreduce(sums) / np.bincount(sets, minlength=count)[:, None]
+        gaps = np.column_stack([np.sqrt(np.square(rows - center).sum(axis=1)) for center in centers])
+        radii = np.array([gaps[own == one, one].max(initial=0.0) for one in range(count)])
+        outside = np.maximum(gaps - task.comm.allreduce(radii, np.maximum), 0.0)
+        self._bounds = _ROUNDED * reaches.scale * np.square(outside)
+        apart = np.square(centers[:, None] - centers).sum(axis=2)
+        self._nearest = np.argsort(apart, axis=1, kind="stable")
+        self._places = [np.flatnonzero(sets == one) for one in range(count)]
+        self._indexes = [Index.of(Rows.upload(task.device, lists.rows[places])) for places in self._places]
+        self.sets = np.arange(count)
+
+    def look(
+        self, again: _Integers, sets: _Integers, limits: _Floats, lower: _Floats, partners: _Integers
+    ) -> _Integers:
+        """Look for the least reach of rows to a row of another set; return the rows left to look for.
+
+        The arguments and what becomes of them are those of `Reaches.look_outside`.
+        """
+        numbers, n = self._reaches.tree.order, len(sets)
+        reach, number, to = np.full(n, np.inf), np.full(n, n), np.full(n, -1)
+        left = np.zeros(n, bool)
+        for one in range(len(self._places)):
+            some = again[self._of_rows[again] == one]
+            own = self.sets[one]
+            for other in self._nearest[one] if len(some) else ():
+                if self.sets[other] == own:
+                    continue
+                asked = some[(self._bounds[some - self._begin, other] <= limits[own]) & (lower[some] <= limits[own])]
+                if not len(asked):
+                    continue
+                self._task.leave_if_cancelled()
+                least, partner, sure = self._nearest_of_group(asked, other)
+                left[asked[~sure]] = True
+                nearer = (least < reach[asked]) | ((least == reach[asked]) & (numbers[partner] < number[asked]))
+                found = asked[nearer]
+                reach[found], to[found], number[found] = least[nearer], partner[nearer], numbers[partner[nearer]]
+                limits[own] = min(limits[own], least.min())
+        limit = limits[sets[again]]
+        done = ~left[again]
+        first = done & (reach[again] <= limit)
+        lower[again[done]] = np.maximum(lower[again[done]], np.minimum(reach[again[done]], limit[done]))
+        partners[again[first]] = to[again[first]]
+        return again[~done]
+
+    def _nearest_of_group(self, asked: _Integers, other: int) -> tuple[_Floats, _Integers, npt.NDArray[np.bool_]]:
+        """Return the least reach of rows to those of a group, the row there, and whether no other is as near."""
+        reaches, index, there = self._reaches, self._indexes[other], self._places[other]
+        k = min(_ASKED, len(there))
+        compared, places, _ = nearest_of(index, np.ascontiguousarray(reaches.rows[asked]), k, _EUCLIDEAN, True)
+        places, compared = there[places], compared * reaches.scale
+        every = np.maximum(np.maximum(compared, reaches.cores[asked][:, None]), reaches.cores[places])
+        least = every.min(axis=1)
+        lowest = np.where(every == least[:, None], reaches.tree.order[places], len(reaches.rows)).argmin(axis=1)
+        return least, places[np.arange(len(asked)), lowest], (least < compared[:, -1]) | (k == len(there))
+
+
 def _spanning_tree(
     task: Task, reaches: Reaches, lists: _Lists | None, begin: int, end: int
 ) -> tuple[_Integers, _Integers, _Floats]:
@@ -201,7 +288,7 @@ def _spanning_tree(
     sets, count = np.arange(n), n
     lower, partners = reaches.cores.copy(), np.full(n, -1)
     mine = np.arange(begin, end)
-    edges = list[tuple[_Integers, _Integers, _Floats]]()
+    edges, groups = list[tuple[_Integers, _Integers, _Floats]](), None
     while count > 1:
         task.show(doing="joining rows: edge", done=n - count, steps=n - 1)
         task.check()
@@ -210,10 +297,14 @@ def _spanning_tree(
         partners[mine] = to
         limits = _least_of_sets(task, lower[mine[to >= 0]], sets[mine[to >= 0]], count, np.inf)
         again = mine[to < 0]
+        if lists is not None and groups is None and count <= _FEW_SETS:
+            groups = _Groups(task, reaches, lists, mine, sets, count)
         with task.on_host():
             if lists is not None:
                 again = lists.look(reaches, again, sets, limits, lower, partners)
                 again = again[lower[again] <= limits[sets[again]]]
+            if groups is not None:
+                again = groups.look(again, sets, limits, lower, partners)
             again = again[np.argsort(lower[again], kind="stable")]
             reaches.look_outside(again, sets, limits, lower, partners, lambda done: task.leave_if_cancelled())
 
@@ -231,6 +322,8 @@ def _spanning_tree(
         taken, renamed = unite_in_turn(order, sets[places[first]], sets[places[second]], count)
         edges.append((first[taken], second[taken], nearest[taken]))
         sets, count = renamed[sets], count - int(taken.sum())
+        if groups is not None:
+            groups.sets = renamed[groups.sets]
     left = np.concatenate([edge[0] for edge in edges])
     right = np.concatenate([edge[1] for edge in edges])
     return left, right, np.concatenate([edge[2] for edge in edges])
