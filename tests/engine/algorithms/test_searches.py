@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from xpulab.engine.algorithms.neighbors import Metric, nearest_of, within_of
+from xpulab.engine.algorithms import neighbors  # noqa: F401 -- registers the task
 from xpulab.engine.dataset import Data
 from xpulab.engine.registry import TASKS
+from xpulab.kernels.exact_neighbors import Metric, nearest_of, within_of
 from xpulab.kernels.neighbors import Index, normalised
 from xpulab.sharing.memory import SharedBlock
 from xpulab.sharing.sources import SharedArray, Target

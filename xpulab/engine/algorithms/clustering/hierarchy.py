@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from xpulab.engine.algorithms.neighbors import Metric, nearest_of, queries_at_a_time
 from xpulab.engine.dataset import data_of, on_host, write_block
 from xpulab.engine.engine import Task
 from xpulab.engine.registry import task
+from xpulab.kernels.exact_neighbors import Metric, nearest_of, queries_at_a_time
 from xpulab.kernels.neighbors import Index, normalised
 from xpulab.kernels.on_cpu.tree_search import Reaches, hung_up, nearest_in, unite_in_turn
 from xpulab.kernels.on_cpu.trees import Tree
