@@ -230,7 +230,7 @@ class _Groups:
         apart = np.square(centers[:, None] - centers).sum(axis=2)
         self._nearest = np.argsort(apart, axis=1, kind="stable")
         self._places = [np.flatnonzero(sets == one) for one in range(count)]
-        self._indexes = [Index.of(Rows.upload(task.device, lists.rows[places])) for places in self._places]
+        self._rows = lists.rows
         self.sets = np.arange(count)
 
     def look(
@@ -243,17 +243,18 @@ class _Groups:
         numbers, n = self._reaches.tree.order, len(sets)
         reach, number, to = np.full(n, np.inf), np.full(n, n), np.full(n, -1)
         left = np.zeros(n, bool)
-        for one in range(len(self._places)):
-            some = again[self._of_rows[again] == one]
-            own = self.sets[one]
-            for other in self._nearest[one] if len(some) else ():
-                if self.sets[other] == own:
-                    continue
-                asked = some[(self._bounds[some - self._begin, other] <= limits[own]) & (lower[some] <= limits[own])]
+        for one, near in enumerate(self._nearest):
+            some, own = again[self._of_rows[again] == one], self.sets[one]
+            others = near[self.sets[near] != own]
+            # The nearest group alone, because what is found there leaves out rows of the others.
+            for part in (others[:1], others[1:]) if len(some) else ():
+                some = some[lower[some] <= limits[own]]
+                may = self._bounds[some - self._begin][:, part] <= limits[own]
+                asked, part = some[may.any(axis=1)], part[may.any(axis=0)]
                 if not len(asked):
                     continue
                 self._task.leave_if_cancelled()
-                least, partner, sure = self._nearest_of_group(asked, other)
+                least, partner, sure = self._nearest_of_groups(asked, part)
                 left[asked[~sure]] = True
                 nearer = (least < reach[asked]) | ((least == reach[asked]) & (numbers[partner] < number[asked]))
                 found = asked[nearer]
@@ -266,11 +267,17 @@ class _Groups:
         partners[again[first]] = to[again[first]]
         return again[~done]
 
-    def _nearest_of_group(self, asked: _Integers, other: int) -> tuple[_Floats, _Integers, npt.NDArray[np.bool_]]:
-        """Return the least reach of rows to those of a group, the row there, and whether no other is as near."""
-        reaches, index, there = self._reaches, self._indexes[other], self._places[other]
-        k = min(_ASKED, len(there))
-        compared, places, _ = nearest_of(index, np.ascontiguousarray(reaches.rows[asked]), k, _EUCLIDEAN, True)
+    def _nearest_of_groups(
+        self, asked: _Integers, groups: _Integers
+    ) -> tuple[_Floats, _Integers, npt.NDArray[np.bool_]]:
+        """Return the least reach of rows to those of some groups, the row there, and whether no other is as near."""
+        reaches = self._reaches
+        there = np.concatenate([self._places[group] for group in groups])
+        index = Index.of(Rows.upload(self._task.device, self._rows[there]))
+        k, step = min(_ASKED, len(there)), queries_at_a_time(len(there), index.n_features)
+        parts = (np.ascontiguousarray(reaches.rows[asked[at : at + step]]) for at in range(0, len(asked), step))
+        found = [nearest_of(index, part, k, _EUCLIDEAN, True)[:2] for part in parts]
+        compared, places = (np.concatenate(each) for each in zip(*found, strict=True))
         places, compared = there[places], compared * reaches.scale
         every = np.maximum(np.maximum(compared, reaches.cores[asked][:, None]), reaches.cores[places])
         least = every.min(axis=1)
