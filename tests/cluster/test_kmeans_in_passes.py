@@ -180,7 +180,7 @@ def test_it_stops_and_resumes_and_survives_a_lost_engine(
         losable.run(meetings)
         assert 0 < stopped.n_iter_ < 12
         stopped.resume()
-        losable.run(strike, 1, die_on_rank_1, iterations=4, pause=0.06)
+        losable.run(strike, 1, die_on_rank_1, iterations=2, pause=0.02, kept=str(tmp_path / "kept"))
         lost.fit(rows)
     finally:
         losable.memory = None

@@ -74,9 +74,9 @@ def test_a_stop_before_the_first_iteration(stop: Callable[..., Any]) -> None:
     assert model.fit(X, Y).report_.status == "finished"
 
 
-def test_newton_s_method_goes_on_with_new_engines(losable: xpulab.XPUCluster) -> None:
+def test_newton_s_method_goes_on_with_new_engines(losable: xpulab.XPUCluster, tmp_path: Path) -> None:
     expected = LogisticRegression(solver="newton-cholesky").fit(X, Y)
-    losable.run(strike, 1, die_on_rank_1, iterations=3, pause=0.02)  # the fit keeps its state every 50 ms
+    losable.run(strike, 1, die_on_rank_1, pause=0.02, kept=str(tmp_path / "kept"))
     model = LogisticRegression(solver="newton-cholesky").fit(X, Y)
     assert any("the fit went on from iteration" in note for note in model.report_.notes)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)
@@ -110,9 +110,9 @@ def test_stopped_fits_of_folds_go_on(losable: xpulab.XPUCluster, stop: Callable[
 
 
 @QUIET
-def test_fits_of_folds_go_on_with_new_engines(losable: xpulab.XPUCluster) -> None:
+def test_fits_of_folds_go_on_with_new_engines(losable: xpulab.XPUCluster, tmp_path: Path) -> None:
     expected = LogisticRegressionCV(**PATHS).fit(X, Y)
-    losable.run(strike, 1, die_on_rank_1, iterations=5, pause=0.01)  # the fits keep their state every 50 ms
+    losable.run(strike, 1, die_on_rank_1, iterations=2, pause=0.01, kept=str(tmp_path / "kept"))
     model = LogisticRegressionCV(**PATHS).fit(X, Y)
     assert any("the fit went on from iteration" in note for note in model.report_.notes)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)

@@ -52,11 +52,10 @@ def test_a_stopped_fit_goes_on_as_if_it_had_not_been(
 
 
 @every_model
-def test_a_fit_goes_on_with_new_engines(losable: xpulab.XPUCluster, model: Any, y: np.ndarray) -> None:
+def test_a_fit_goes_on_with_new_engines(losable: xpulab.XPUCluster, tmp_path: Path, model: Any, y: np.ndarray) -> None:
     model = clone(model).set_params(max_iter=4)
     expected = clone(model).fit(X, y)
-    # With these pauses, an iteration takes more than the 50 ms after which a fit keeps its state.
-    losable.run(strike, 1, die_on_rank_1, iterations=3, pause=0.002)
+    losable.run(strike, 1, die_on_rank_1, pause=0.002, kept=str(tmp_path / "kept"))
     found = clone(model).fit(X, y)
     assert any("the fit went on from iteration" in note for note in found.report_.notes)
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-9, atol=1e-12)

@@ -252,7 +252,7 @@ def test_a_fit_in_passes_resumes_and_survives_a_lost_engine(
         losable.run(meetings)
         assert np.max(stopped.n_iter_) < np.max(whole.n_iter_)
         stopped.resume()
-        losable.run(strike, 1, die_on_rank_1, iterations=4, pause=0.06)
+        losable.run(strike, 1, die_on_rank_1, iterations=2, pause=0.02, kept=str(tmp_path / "kept"))
         lost.fit(rows, *given)
     finally:
         losable.memory = None

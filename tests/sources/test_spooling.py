@@ -250,7 +250,7 @@ def test_it_stops_and_resumes_and_survives_a_lost_engine(losable: xpulab.XPUClus
         assert files_without_names() == before  # although the traceback has the call's variables
         losable.run(meetings)
         stopped.resume()
-        losable.run(strike, 1, die_on_rank_1, iterations=2, pause=0.06)
+        losable.run(strike, 1, die_on_rank_1, pause=0.02, kept=str(tmp_path / "kept"))
         lost.fit(ROWS)
     finally:
         losable.memory = None

@@ -35,6 +35,7 @@ def strike(
     pause: float = 0,
     enough: str = "",
     doing: str = "",
+    kept: str = "",
 ) -> None:
     """On an engine: call `act` at this meeting of the ranks in a later call of an estimator; see `meetings`.
 
@@ -54,8 +55,12 @@ def strike(
         The path of a file; once it is there, meetings take no longer.
     doing : str
         Meetings count while the board says that the engine is doing something that begins with this.
+    kept : str
+        The path of a file, which is made when the fit has kept a state, of its first iteration or a later one;
+        meetings count from then on.
     """
     from xpulab.engine.comm import Communicator
+    from xpulab.sharing.checkpoint import Checkpoint
 
     if hasattr(task.engine, "end_of_strike"):  # of a test that has failed, or of a moment that has not come
         task.engine.end_of_strike()
@@ -65,12 +70,18 @@ def strike(
     )  # fmt: skip
     kind, record, first = Communicator, task.engine.record, task.engine.board.ranks[0]
     usual = {name: getattr(kind, name) for name in names}
-    most = 0
+    most, write = 0, Checkpoint.write_packed
 
     def undo() -> int:
         for name, method in usual.items():
             setattr(kind, name, method)
+        Checkpoint.write_packed = write  # type: ignore[method-assign]
         return most
+
+    def written(self: Any, packed: bytes) -> None:
+        write(self, packed)
+        if kept and noted():
+            Path(kept).touch()
 
     def noted() -> int:
         return int(first["lengths"].sum()) if first["task"] == record["task"] else 0
@@ -81,6 +92,7 @@ def strike(
             if bytes(record["name"]) not in (b"run", b"release"):
                 done = noted()
                 counts = done >= iterations and record["doing"].startswith(doing.encode())
+                counts = counts and (not kept or os.path.exists(kept))
                 self.met = getattr(self, "met", 0) + counts
                 most = max(most, self.met)
                 time.sleep(pause if done and not (enough and os.path.exists(enough)) else 0)
@@ -93,6 +105,7 @@ def strike(
 
     for name, method in usual.items():
         setattr(kind, name, counting(method))
+    Checkpoint.write_packed = written  # type: ignore[method-assign]
     task.engine.end_of_strike = undo
 
 
